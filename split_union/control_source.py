@@ -1,0 +1,141 @@
+"""The control source: a streaming source whose offset is the epoch (architecture, section 3).
+
+Spark asks `latestOffset` on the driver before each batch and writes the answer to the offset log before the batch runs.
+That is how a batch is bound to an epoch: one writer, durable, replayed by Spark itself. Redis is asked here and nowhere
+else on the way of a batch; if it is away, empty or behind, the answer is the epoch that we have.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import redis
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from trimtab.epochs import Epoch, text_digest
+from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file
+from trimtab.store import Store, successor
+
+log = logging.getLogger("trimtab.control")
+
+NAME: Final = "trimtab_control"
+POLL_S: Final = 0.05
+QUIET_S: Final = 2.0
+"""How long Redis is left alone after it did not answer."""
+
+Offset = dict[str, Any]
+
+
+class ControlSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return StructType([StructField("tick", IntegerType(), False)])
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = self.options
+        return ControlReader(
+            query=options["query"],
+            checkpoint=options["checkpoint"],
+            redis_url=options.get("redis") or None,
+            first=options["first"],
+            tick_s=float(options["tickseconds"]),
+        )
+
+
+class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, *, query: str, checkpoint: str, redis_url: str | None, first: str, tick_s: float) -> None:
+        self._query = query
+        self._checkpoint = Checkpoint(checkpoint)
+        self._store = Store(redis_url) if redis_url else None
+        self._first = first
+        self._tick_s = tick_s
+        self._polled_at = 0.0
+        self._quiet_until = 0.0
+        self._advanced_at = time.monotonic()
+        self._available_now = False
+        self._alarmed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark ships the reader to the task that calls `read`, which needs none of this.
+        return {}
+
+    def initialOffset(self) -> Offset:
+        return {MARK: {"epoch": 0, "digest": "", "tick": 0}}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available_now = True
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        bound = start[MARK]
+        if bound["epoch"] == 0:
+            # Batch 0 always binds the first epoch, which `join` published: no batch ever runs without one.
+            return self._offset(1, self._first, 1)
+        now = time.monotonic()
+        if self._store is not None and now >= max(self._quiet_until, self._polled_at + POLL_S):
+            self._polled_at = now
+            found = self._following(start)
+            if found is not None:
+                self._advanced_at = now
+                return self._offset(found.number, found.to_text(), bound["tick"] + 1)
+        if not self._available_now and self._tick_s > 0 and now - self._advanced_at >= self._tick_s:
+            self._advanced_at = now
+            return {MARK: {**bound, "tick": bound["tick"] + 1}}
+        return start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._advanced_at = time.monotonic()
+        return [] if start == end else [InputPartition(end[MARK]["tick"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield (int(partition.value),)
+
+    def _following(self, start: Offset) -> Epoch | None:
+        """The successor of the bound epoch, if Redis has it; puts back what Redis has forgotten."""
+        assert self._store is not None
+        try:
+            bound = self._checkpoint.epoch_of(start[MARK])
+            current = self._store.current_number(self._query)
+            if current is None or current < bound.number:
+                self._store.restore(bound)
+                self._store.alarm(
+                    self._query,
+                    "redis-went-back",
+                    f"Redis had epoch {current}, the query runs with {bound.number}: published again from the offset log",
+                )
+                log.warning("Redis had epoch %s, running with %d: published again", current, bound.number)
+                return None
+            if current == bound.number:
+                self._recovered()
+                return None
+            self._recovered()
+            return successor(self._store, self._query, bound)
+        except (redis.RedisError, OSError) as error:
+            self._quiet_until = time.monotonic() + QUIET_S
+            if not self._alarmed:
+                self._alarmed = True
+                log.warning("Redis does not answer, going on with epoch %s: %s", start[MARK]["epoch"], error)
+            return None
+
+    def _recovered(self) -> None:
+        if self._alarmed and self._store is not None:
+            self._alarmed = False
+            self._store.alarm(self._query, "redis-away", "Redis did not answer for a while; the query went on")
+
+    def _offset(self, number: int, text: str, tick: int) -> Offset:
+        digest = text_digest(text)
+        entry: Offset = {"epoch": number, "digest": digest, "tick": tick}
+        if len(text) <= TEXT_INLINE_MAX:
+            entry["text"] = text
+        else:
+            self._checkpoint.write(epoch_file(number, digest), text)
+        return {MARK: entry}
+
+

@@ -1,0 +1,69 @@
+"""Ties a checkpoint to a query: what it was made for, and the epoch that it stands at."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import Any, Final
+
+from split_union.query import JoinQuery
+from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
+from trimtab.errors import CheckpointMismatch, InvalidInput
+from trimtab.offset_log import Checkpoint
+from trimtab.store import Store
+
+FILE: Final = "trimtab/query.json"
+ALIVE_MS: Final = 30_000
+"""A query whose workers reported within this time counts as running."""
+
+
+def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, store: Store) -> Epoch:
+    """Refuse a checkpoint of another query; returns the epoch to begin with, which Redis then has too."""
+    checkpoint = Checkpoint(location)
+    body = {"name": query.name, **shape}
+    last_batch = checkpoint.last_batch()
+    if last_batch is None:
+        _check_name_is_free(query.name, location, store)
+        incarnation = secrets.token_hex(8)
+        epoch = first_epoch(query.name, incarnation, dealt_in_turn(query.partitions, query.workers))
+        checkpoint.write(FILE, json.dumps({"incarnation": incarnation, **body}, indent=1, sort_keys=True))
+        store.restore(epoch)
+    else:
+        text = checkpoint.read(FILE)
+        if text is None:
+            raise CheckpointMismatch(
+                "checkpoint", location, "was made by a query that is not Trimtab's", "Give the join a directory of its own."
+            )
+        known = json.loads(text)
+        incarnation = known.pop("incarnation")
+        _check_same(known, body, location)
+        epoch = checkpoint.bound_epoch(last_batch)
+        if store.epoch(query.name, epoch.number) != epoch:
+            store.restore(epoch)
+    store.define(query.name, {"checkpoint": location, "incarnation": incarnation, **body})
+    return epoch
+
+
+def _check_same(known: dict[str, Any], wanted: dict[str, Any], location: str) -> None:
+    wanted = json.loads(json.dumps(wanted))
+    changed = sorted(name for name in known.keys() | wanted.keys() if known.get(name) != wanted.get(name))
+    if changed:
+        told = "; ".join(f"{name} was {known.get(name)!r} and is now {wanted.get(name)!r}" for name in changed)
+        raise CheckpointMismatch(
+            "checkpoint", location, f"was made by another query: {told}", "Use a new checkpoint, or the old definition."
+        )
+
+
+def _check_name_is_free(name: str, location: str, store: Store) -> None:
+    definition = store.definition(name)
+    if definition is None or definition.get("checkpoint") == location:
+        return
+    newest = max((report.at_ms for report in store.reports(name).values()), default=0)
+    if time.time() * 1000 - newest < ALIVE_MS:
+        raise InvalidInput(
+            "name",
+            name,
+            f"belongs to a query that runs with checkpoint {definition['checkpoint']!r} on the same Redis",
+            "Stop that one, or give this query another name or another Redis database.",
+        )

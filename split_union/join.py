@@ -1,0 +1,201 @@
+"""Builds the join's dataflow: source -> split -> worker -> union (architecture, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from split_union import control_source, session, shipping
+from split_union.definition import claim_checkpoint
+from split_union.query import JoinQuery
+from split_union.schema import Input, arrow_type, check_inputs, is_plain_text, result_type
+from split_union.split import SplitTask, tick_every_worker
+from split_union.union import unpack
+from trimtab import __version__, conditions
+from trimtab.durations import parse_us, spark_interval
+from trimtab.embedded import shared_redis
+from trimtab.epochs import Epoch
+from trimtab.errors import InvalidInput
+from trimtab.keys import CODE, GROUP
+from trimtab.store import Store
+from worker.spark import INPUT, OUTPUT, JoinWorker, WorkerTask
+from worker.spec import ConditionSpec, JoinSpec, StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TICK_SECONDS = 10.0
+"""How often an idle query runs a batch, so that it can take commands."""
+_STAND_IN = "__trimtab_part"
+
+
+def build_join(
+    query: JoinQuery,
+    spark: SparkSession,
+    inputs: Mapping[str, DataFrame],
+    *,
+    checkpoint: str,
+    redis: str | None,
+    rebuild: bool,
+) -> DataFrame:
+    """Check everything, then set the session up, claim the checkpoint, publish the first epoch and build the plan."""
+    if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidInput("spark", type(spark).__name__, "is a Spark Connect session", "Use a classic SparkSession.")
+    given = check_inputs(query, inputs, case_sensitive=_flag(spark, "spark.sql.caseSensitive"))
+    placed = _place_conditions(query, spark, given)
+    store = Store(redis or shared_redis().url)
+    store.check()
+    session.prepare(spark, query.workers)
+    epoch = claim_checkpoint(query, _shape(query, given), checkpoint, store)
+    shipping.ship_packages(spark)
+
+    spec = _join_spec(query, given, placed)
+    result = result_type(given)
+    keys = session.worker_keys(query.workers)
+    splits = [_split(query, index, each, placed, checkpoint, keys) for index, each in enumerate(given)]
+    routed = _control(query, spark, epoch, checkpoint, store.url, keys)
+    for frame in splits:
+        routed = routed.unionByName(frame)
+    task = WorkerTask(
+        query=query.name,
+        spec=spec,
+        plan=query.plan,
+        checkpoint=checkpoint,
+        redis_url=store.url,
+        worker_keys=keys,
+        result_schema=_arrow_schema(spark, result).serialize().to_pybytes(),
+        version=__version__,
+        rebuild=rebuild,
+    )
+    joined = (
+        routed.groupBy("worker_key")
+        .transformWithStateInPandas(JoinWorker(task), OUTPUT, "Append", "EventTime")
+        .mapInArrow(unpack, result)
+    )
+    for condition in placed.after_union:
+        joined = joined.filter(F.expr(condition))
+    return joined
+
+
+def _split(
+    query: JoinQuery,
+    index: int,
+    given: Input,
+    placed: conditions.PlacedConditions,
+    checkpoint: str,
+    keys: tuple[int, ...],
+) -> DataFrame:
+    frame = given.frame
+    if not given.has_watermark:
+        assert query.lateness is not None
+        frame = frame.withWatermark(given.time, spark_interval(parse_us(query.lateness, "lateness")))
+    for condition in placed.before_split.get(given.stream.name, ()):
+        frame = frame.filter(F.expr(condition))
+    code = F.xxhash64(*(_column(name) for name in given.key.columns))
+    extra: list[Column] = [F.pmod(code, F.lit(query.partitions)).cast("smallint").alias(GROUP)]
+    sources = list(given.key.columns)
+    if given.key.kind != "exact":
+        extra.append(code.alias(CODE))
+    if given.key.kind == "bytes":
+        for number, name in enumerate(sources):
+            data_type = given.frame.schema[name].dataType
+            if isinstance(data_type, T.StringType) and not is_plain_text(data_type):
+                # Equality under a collation is equality of the collation keys.
+                sources[number] = f"{_STAND_IN}{number}"
+                extra.append(F.collation_key(_column(name)).alias(sources[number]))
+    task = SplitTask(
+        stream=index,
+        key=given.key,
+        time=given.time,
+        key_source=tuple(sources),
+        columns=given.columns,
+        checkpoint=checkpoint,
+        worker_keys=keys,
+        version=__version__,
+    )
+    return frame.select(*(_column(name) for name in given.columns), *extra).mapInArrow(_caller(task), INPUT)
+
+
+def _control(
+    query: JoinQuery, spark: SparkSession, epoch: Epoch, checkpoint: str, redis: str, keys: tuple[int, ...]
+) -> DataFrame:
+    spark.dataSource.register(control_source.ControlSource)
+    task = SplitTask(0, None, "", (), (), checkpoint, keys, __version__)  # type: ignore[arg-type]
+    return (
+        spark.readStream.format(control_source.NAME)
+        .options(query=query.name, checkpoint=checkpoint, redis=redis, first=epoch.to_text(), tickseconds=TICK_SECONDS)
+        .load()
+        .mapInArrow(partial(tick_every_worker, task), INPUT)
+    )
+
+
+def _caller(task: SplitTask) -> Any:
+    # PySpark looks at the function's signature, which a callable object hides.
+    def split(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    return split
+
+
+def _place_conditions(query: JoinQuery, spark: SparkSession, given: list[Input]) -> conditions.PlacedConditions:
+    schemas = {
+        each.stream.name: {field.name: field.dataType.simpleString() for field in each.frame.schema.fields}
+        for each in given
+    }
+    return conditions.place(
+        query.where,
+        schemas,
+        ansi=_flag(spark, "spark.sql.ansi.enabled"),
+        case_sensitive=_flag(spark, "spark.sql.caseSensitive"),
+    )
+
+
+def _join_spec(query: JoinQuery, given: list[Input], placed: conditions.PlacedConditions) -> JoinSpec:
+    return JoinSpec(
+        streams=tuple(StreamSpec(each.stream.name, each.time, each.key, each.columns) for each in given),
+        window_us=query.window_us,
+        partitions=query.partitions,
+        conditions=tuple(
+            ConditionSpec(each.streams, tuple(sorted(each.columns)), conditions.to_json(each.tree))
+            for each in placed.in_join
+        ),
+        ordered=query.ordered,
+    )
+
+
+def _shape(query: JoinQuery, given: list[Input]) -> dict[str, Any]:
+    """All that a checkpoint depends on: none of it may change under one."""
+    return {
+        "window": query.window_us,
+        "lateness": None if query.lateness is None else parse_us(query.lateness, "lateness"),
+        "partitions": query.partitions,
+        "workers": query.workers,
+        "where": list(query.where),
+        "streams": {
+            each.stream.name: {
+                "key": list(each.key.columns),
+                "time": each.time,
+                "columns": {field.name: field.dataType.simpleString() for field in each.frame.schema.fields},
+            }
+            for each in given
+        },
+    }
+
+
+def _arrow_schema(spark: SparkSession, result: T.StructType) -> pa.Schema:
+    timezone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    large = _flag(spark, "spark.sql.execution.arrow.useLargeVarTypes")
+    return pa.schema([pa.field(f.name, arrow_type(f.dataType, timezone, large), True) for f in result.fields])
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _flag(spark: SparkSession, name: str) -> bool:
+    return (spark.conf.get(name, "false") or "false").lower() == "true"

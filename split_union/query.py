@@ -1,0 +1,163 @@
+"""What the user writes: streams, window, conditions. Checked as far as it can be without a Spark session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+from plans.tree import parse_plan
+from trimtab.durations import parse_us
+from trimtab.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+_QUERY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+STREAMS_MAX: Final = 8
+PARTITIONS_MAX: Final = 32_767
+
+
+class _Checked(BaseModel):
+    """A model whose errors are ours: one field, its value, what is wrong, what to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            cause = first.get("ctx", {}).get("error")
+            if isinstance(cause, InvalidInput):
+                raise cause from None
+            where = ".".join(str(part) for part in first["loc"]) or type(self).__name__
+            known = ", ".join(type(self).model_fields)
+            raise InvalidInput(
+                where, first["input"], first["msg"].lower(), f"{type(self).__name__} takes: {known}."
+            ) from None
+
+
+class Stream(_Checked):
+    """One input: its name, its join key (one or more columns) and its event-time column."""
+
+    name: str
+    key: str | tuple[str, ...]
+    time: str
+
+    def __init__(self, name: str | None = None, **values: Any) -> None:
+        super().__init__(**({"name": name} if name is not None else {}), **values)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise InvalidInput("name", name, "is no name for a stream", "Use letters, digits and _, a letter first.")
+        return name
+
+    @field_validator("key")
+    @classmethod
+    def _check_key(cls, key: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        columns = (key,) if isinstance(key, str) else key
+        if not columns or not all(columns) or len(set(columns)) != len(columns):
+            raise InvalidInput("key", key, "is no list of different columns", "Name each key column once.")
+        return key
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+
+class JoinQuery(_Checked):
+    """A windowed equi-join of 2 to 8 streams.
+
+    Result: all combinations, one row from each stream, with equal key, all conditions true and
+    max time - min time <= window; each exactly once.
+    """
+
+    name: str
+    streams: tuple[Stream, ...]
+    window: str
+    lateness: str | None = None
+    """How long a stream waits for late rows (its watermark's delay); left out where the inputs have watermarks."""
+    partitions: int = 64
+    workers: int = 4
+    where: tuple[str, ...] = ()
+    ordered: bool = False
+    """Sort each worker's output of a batch by result time."""
+    plan: str = "left-deep"
+    """The join tree: left-deep, mjoin (one multi-way operator), or a tree such as "((B C) A)"."""
+
+    @property
+    def window_us(self) -> int:
+        return parse_us(self.window, "window")
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        return tuple(stream.name for stream in self.streams)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not _QUERY_NAME.fullmatch(name):
+            raise InvalidInput("name", name, "is no name for a query", "Use up to 100 letters, digits, _, . and -.")
+        return name
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _one_condition_is_a_list(cls, where: Any) -> Any:
+        return (where,) if isinstance(where, str) else where
+
+    @model_validator(mode="after")
+    def _check(self) -> JoinQuery:
+        names = self.stream_names
+        if not 2 <= len(names) <= STREAMS_MAX:
+            raise InvalidInput("streams", len(names), "is not a number of streams that join", "Give 2 to 8 streams.")
+        folded = [name.lower() for name in names]
+        for index, name in enumerate(folded):
+            if name in folded[:index]:
+                raise InvalidInput(
+                    f"streams[{index}].name", names[index], "is there twice", "Give every stream a name of its own."
+                )
+        widths = {len(stream.key_columns) for stream in self.streams}
+        if len(widths) > 1:
+            told = {stream.name: stream.key_columns for stream in self.streams}
+            raise InvalidInput("streams.key", told, "have different numbers of columns", "Give all keys the same number.")
+        if self.window_us <= 0:
+            raise InvalidInput("window", self.window, "is not positive", 'Give a positive duration such as "10 seconds".')
+        if self.lateness is not None and parse_us(self.lateness, "lateness") < 0:
+            raise InvalidInput("lateness", self.lateness, "is negative", 'Use "0 seconds" to wait for nobody.')
+        if not 1 <= self.partitions <= PARTITIONS_MAX:
+            raise InvalidInput("partitions", self.partitions, "is out of range", f"Use 1 to {PARTITIONS_MAX}.")
+        if self.workers < 1:
+            raise InvalidInput("workers", self.workers, "is no number of workers", "Use 1 or more.")
+        if self.workers > self.partitions:
+            raise InvalidInput(
+                "workers",
+                self.workers,
+                f"is more than the {self.partitions} partitions, so some could never own one",
+                "Lower workers or raise partitions.",
+            )
+        parse_plan(self.plan, names)
+        return self
+
+    def join(
+        self,
+        spark: SparkSession,
+        inputs: Mapping[str, DataFrame],
+        *,
+        checkpoint: str,
+        redis: str | None = None,
+        rebuild: bool = False,
+    ) -> DataFrame:
+        """The join as an ordinary streaming DataFrame; start it with `checkpointLocation` set to `checkpoint`.
+
+        Without `redis` a server is started for the life of this process. With `rebuild` every batch makes its
+        resident state anew from the durable one: slow, and good for finding what resident state could hide.
+        """
+        from split_union.join import build_join
+
+        return build_join(self, spark, inputs, checkpoint=checkpoint, redis=redis, rebuild=rebuild)

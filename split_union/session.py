@@ -1,0 +1,77 @@
+"""Session settings that the join needs, and the ones it cannot live with.
+
+Spark's defaults are unsafe or slow for state of this kind (architecture, section 9). A setting that the user has made
+differently is never overwritten: it is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trimtab.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STORE = "spark.sql.streaming.stateStore"
+REQUIRED: Final[dict[str, tuple[str, str]]] = {
+    f"{_STORE}.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "the stateful operator runs on RocksDB only",
+    ),
+    f"{_STORE}.rocksdb.changelogCheckpointing.enabled": ("true", "a commit must cost the batch, not the window"),
+    f"{_STORE}.checkpointFormatVersion": ("2", "without it a zombie task may overwrite the winner's state file"),
+    f"{_STORE}.encodingFormat": ("avro", "it must be set before batch 0 for state to be readable by later versions"),
+    "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "a batch without data runs neither split nor worker"),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": ("1000000", "rows travel in few large frames"),
+}
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+
+
+def prepare(spark: SparkSession, workers: int) -> None:
+    """Make the settings, or raise without having made any."""
+    wanted = {**REQUIRED, SHUFFLE_PARTITIONS: (str(workers), "each worker is one shuffle partition")}
+    made = spark.conf.getAll
+    for name, (value, why) in wanted.items():
+        if name in made and made[name].lower() != value.lower():
+            remedy = f"Set it to {value}, or leave it unset and Trimtab sets it."
+            if name == SHUFFLE_PARTITIONS:
+                remedy += " Queries with different worker counts need sessions of their own: spark.newSession()."
+            raise InvalidInput(name, made[name], f"Trimtab needs {value} here: {why}", remedy)
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise InvalidInput(
+            "spark.speculation",
+            "true",
+            "two attempts of one worker at once would rebuild its state over and over",
+            "Set it to false.",
+        )
+    for name, (value, _) in wanted.items():
+        spark.conf.set(name, value)
+
+
+def worker_keys(workers: int) -> tuple[int, ...]:
+    """A grouping key for each worker that Spark hashes to the shuffle partition of the worker's number."""
+    keys: dict[int, int] = {}
+    candidate = 0
+    while len(keys) < workers:
+        keys.setdefault(_murmur3_long(candidate) % workers, candidate)
+        candidate += 1
+    return tuple(keys[worker] for worker in range(workers))
+
+
+def _murmur3_long(value: int, seed: int = 42) -> int:
+    """Spark's hash() of one bigint, as a signed 32-bit number (Murmur3_x86_32 over two halves)."""
+    mask = 0xFFFFFFFF
+
+    def rotated(word: int, by: int) -> int:
+        return ((word << by) | (word >> (32 - by))) & mask
+
+    mixed = seed
+    for word in (value & mask, (value >> 32) & mask):
+        word = (rotated((word * 0xCC9E2D51) & mask, 15) * 0x1B873593) & mask
+        mixed = (rotated(mixed ^ word, 13) * 5 + 0xE6546B64) & mask
+    mixed ^= 8
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = ((mixed ^ (mixed >> shift)) * factor) & mask
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >= 1 << 31 else mixed

@@ -1,0 +1,44 @@
+"""Brings our packages to the executors as one zip file, so that nothing of Trimtab must be installed there.
+
+The zip is the same bytes for the same sources, so its name can carry their digest: numba's cache of compiled kernels is
+found again by every process and every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES: Final = ("trimtab", "split_union", "worker", "plans")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def ship_packages(spark: SparkSession) -> Path:
+    """Make our packages importable on the executors; returns the zip."""
+    archive = build_archive()
+    spark.sparkContext.addPyFile(str(archive))
+    return archive
+
+
+def build_archive() -> Path:
+    root = Path(__file__).resolve().parent.parent
+    if root.suffix == ".zip":
+        return root
+    sources = sorted(path for name in PACKAGES for path in (root / name).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    archive = Path(tempfile.gettempdir()) / f"trimtab-{digest.hexdigest()[:16]}.zip"
+    if not archive.exists():
+        with tempfile.NamedTemporaryFile(dir=archive.parent, delete=False) as part:
+            with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as packed:
+                for path in sources:
+                    packed.writestr(zipfile.ZipInfo(str(path.relative_to(root)), _EPOCH), path.read_bytes())
+        Path(part.name).rename(archive)
+    return archive

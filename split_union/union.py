@@ -1,0 +1,16 @@
+"""The union operator: frames of results from all workers become rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from trimtab import frames
+
+
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each frame's rows, in the order in which the worker put them."""
+    for batch in batches:
+        for frame in batch.column(0):
+            yield frames.decode(frame.as_buffer())

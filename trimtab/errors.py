@@ -1,0 +1,34 @@
+"""Errors that carry data: the field, its value, what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+
+class TrimtabError(Exception):
+    """Base of every error that Trimtab raises on purpose."""
+
+
+class InvalidInput(TrimtabError, ValueError):
+    """Something the user gave is wrong; nothing was started and nothing was changed."""
+
+    def __init__(self, field: str, value: object, problem: str, remedy: str) -> None:
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{field} = {value!r}: {problem}. {remedy}")
+
+
+class CheckpointMismatch(InvalidInput):
+    """A checkpoint belongs to another query, or to an earlier shape of this one."""
+
+
+class RedisUnreachable(InvalidInput):
+    """Redis did not answer when a query was to be started."""
+
+
+class BindingError(TrimtabError):
+    """A running batch could not be tied to its epoch: running on would risk a wrong result."""
+
+
+class CorruptState(TrimtabError):
+    """Stored bytes are not what was written: length, checksum or schema differ."""

@@ -1,0 +1,121 @@
+"""Reads from a query's checkpoint what Spark recorded there: the query's id and the epoch bound to a batch.
+
+The control source's offset is the epoch (architecture, section 3). Spark writes `offsets/N` before batch N runs and
+replays from it, so this file is the binding: tasks read it and never ask Redis.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow.fs as pafs
+
+from trimtab.epochs import Epoch, parse_epoch
+from trimtab.errors import BindingError, InvalidInput
+
+MARK: Final = "trimtab"
+"""The key in the control source's offset by which its line in the offset log is known."""
+TEXT_INLINE_MAX: Final = 16_384
+"""Longer epoch texts are kept once in a file beside the checkpoint; the offset then has number and digest only."""
+
+
+class Checkpoint:
+    """A checkpoint directory on any file system that pyarrow reaches."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        try:
+            if "://" in location or location.startswith("file:"):
+                uri = location.replace("s3a://", "s3://", 1)
+                self.filesystem, self.root = pafs.FileSystem.from_uri(uri)
+            else:
+                self.filesystem, self.root = pafs.LocalFileSystem(), location
+        except (OSError, ValueError) as error:
+            raise InvalidInput(
+                "checkpoint", location, f"cannot be opened ({error})", "Give a path or URI that pyarrow.fs can reach."
+            ) from error
+
+    def exists(self, name: str) -> bool:
+        return bool(self.filesystem.get_file_info(f"{self.root}/{name}").type != pafs.FileType.NotFound)
+
+    def read(self, name: str) -> str | None:
+        try:
+            with self.filesystem.open_input_stream(f"{self.root}/{name}") as source:
+                return bytes(source.read()).decode()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        """Write, then rename: a reader sees the whole text or none."""
+        path = f"{self.root}/{name}"
+        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        with self.filesystem.open_output_stream(path + ".part") as sink:
+            sink.write(text.encode())
+        self.filesystem.move(path + ".part", path)
+
+    def last_batch(self) -> int | None:
+        """The newest batch in the offset log, or None for a query that never ran."""
+        selector = pafs.FileSelector(f"{self.root}/offsets", allow_not_found=True)
+        names = [info.base_name for info in self.filesystem.get_file_info(selector)]
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+    def query_id(self) -> str | None:
+        text = self.read("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def control_offset(self, batch: int) -> dict[str, Any] | None:
+        """The control source's offset that batch `batch` ends with."""
+        text = self.read(f"offsets/{batch}")
+        if text is None:
+            raise BindingError(f"{self.location}/offsets/{batch} is not there: is this the running query's checkpoint?")
+        for line in text.splitlines()[1:]:
+            found = _find_mark(line)
+            if found is not None:
+                return found
+        return None
+
+    def bound_epoch(self, batch: int) -> Epoch:
+        """The epoch that batch `batch` runs with."""
+        offset = self.control_offset(batch)
+        if offset is None:
+            raise BindingError(f"{self.location}/offsets/{batch} has no offset of Trimtab's control source")
+        return self.epoch_of(offset)
+
+    def epoch_of(self, offset: dict[str, Any]) -> Epoch:
+        text = offset.get("text") or self.read(epoch_file(offset["epoch"], offset["digest"]))
+        if text is None:
+            raise BindingError(f"the text of epoch {offset['epoch']} is missing beside {self.location}")
+        return parse_epoch(text, offset["digest"])
+
+
+def epoch_file(number: int, digest: str) -> str:
+    return f"trimtab/epochs/{number}-{digest[:16]}.json"
+
+
+def _find_mark(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    while isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    found = value.get(MARK) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+@lru_cache(maxsize=8)
+def bound_epoch(location: str, query_id: str, batch: int) -> Epoch:
+    """The epoch of a running batch; refuses to run for a query that this checkpoint does not belong to."""
+    checkpoint = Checkpoint(location)
+    recorded = checkpoint.query_id()
+    if recorded != query_id:
+        raise BindingError(
+            f"checkpoint = {location!r} belongs to query {recorded}, but the running query is {query_id}: "
+            "start the query with option('checkpointLocation', ...) set to the checkpoint given to join()."
+        )
+    return checkpoint.bound_epoch(batch)

@@ -1,0 +1,53 @@
+"""What each worker tells once per batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+REPORT_TTL_S: Final = 900
+"""Reports of old batches leave Redis after this time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReport:
+    """One worker's account of one batch. Numbers per group are lists indexed by partition."""
+
+    query: str
+    batch: int
+    epoch: int
+    worker: int
+    attempt: int
+    executor: str
+    process: int
+    at_ms: int
+    """When the report was written, on the executor's clock."""
+    rows: dict[str, int]
+    """Rows received per stream, late ones included."""
+    late_rows: dict[str, int]
+    bad_rows: dict[str, int]
+    """Rows that a split task dropped because key or time was null, told to one worker each."""
+    results: int
+    state_rows: int
+    state_bytes: int
+    """Columns, indexes and payload of the resident state."""
+    index_bytes: int
+    watermark_us: int
+    cpu_ns: int
+    resident: str
+    """"hit": the resident state was found; "rebuild": it was made again from the durable one."""
+    phase_ns: dict[str, int] = field(default_factory=dict)
+    group_rows: list[int] = field(default_factory=list)
+    group_probes: list[int] = field(default_factory=list)
+    group_results: list[int] = field(default_factory=list)
+    group_state_rows: list[int] = field(default_factory=list)
+    group_bytes: list[int] = field(default_factory=list)
+    group_cpu_ns: list[int] = field(default_factory=list)
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse_report(text: str | bytes) -> WorkerReport:
+    return WorkerReport(**json.loads(text))

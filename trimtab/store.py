@@ -1,0 +1,154 @@
+"""Redis, as far as the data plane uses it: mapping tables, reports, alarms.
+
+Redis drives the split but is never the only truth (architecture, section 3): everything that a result depends on is in
+Spark's offset log by the time it matters. So readers here may answer "nothing new", and writers of reports may fail.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+import redis
+
+from trimtab import redis_keys
+from trimtab.epochs import Epoch, parse_epoch
+from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
+from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
+
+TIMEOUT_S: Final = 0.5
+ALARMS_KEPT: Final = 100
+
+# KEYS: current, epoch text, mapping, queries, following epoch; ARGV: number, text, query, then partition, owner, ...
+# Publishing again what is there already is fine; another text under the same number, or a gap, is refused.
+_PUBLISH = """
+local known = redis.call('GET', KEYS[2])
+if known and known ~= ARGV[2] then return redis.error_reply('EPOCHTAKEN another text is published') end
+local current = tonumber(redis.call('GET', KEYS[1]) or '0')
+if tonumber(ARGV[1]) > current + 1 and current > 0 then return redis.error_reply('EPOCHGAP current is ' .. current) end
+redis.call('SET', KEYS[2], ARGV[2])
+redis.call('SADD', KEYS[4], ARGV[3])
+if tonumber(ARGV[1]) >= current then
+  redis.call('SET', KEYS[1], ARGV[1])
+  redis.call('DEL', KEYS[3])
+  for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+end
+return 1
+"""
+
+# The same keys and arguments. What Redis has forgotten or mixed up is put right.
+_RESTORE = """
+redis.call('SET', KEYS[2], ARGV[2])
+redis.call('SADD', KEYS[4], ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('DEL', KEYS[3], KEYS[5])
+for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+return 1
+"""
+
+
+class Store:
+    """A thin client. Construction connects to nothing."""
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        try:
+            self.client: redis.Redis = redis.Redis.from_url(
+                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
+            )
+        except ValueError as error:
+            raise InvalidInput(
+                "redis", redacted(url), str(error), "Write it as redis://HOST:PORT/DB or rediss:// for TLS."
+            ) from None
+
+    def check(self) -> None:
+        """Refuse with a clear message if nobody answers."""
+        try:
+            self.client.ping()
+        except redis.RedisError as error:
+            raise RedisUnreachable(
+                "redis",
+                redacted(self.url),
+                f"does not answer ({error})",
+                "Start a Redis server there, or leave `redis` out to have one started for you.",
+            ) from None
+
+    def publish(self, epoch: Epoch) -> None:
+        """Add the epoch that follows the newest one. Refused by the server where it does not."""
+        self._write(_PUBLISH, epoch)
+
+    def restore(self, epoch: Epoch) -> None:
+        """Make `epoch` the newest one, whatever Redis thinks: it is bound, so it is the truth."""
+        self._write(_RESTORE, epoch)
+
+    def _write(self, script: str, epoch: Epoch) -> None:
+        query = epoch.query
+        keys = [
+            redis_keys.current(query),
+            redis_keys.epoch(query, epoch.number),
+            redis_keys.mapping(query),
+            redis_keys.QUERIES,
+            redis_keys.epoch(query, epoch.number + 1),
+        ]
+        pairs = [str(value) for pair in enumerate(epoch.owners) for value in pair]
+        self.client.eval(script, len(keys), *keys, str(epoch.number), epoch.to_text(), query, *pairs)
+
+    def current_number(self, query: str) -> int | None:
+        number = self.client.get(redis_keys.current(query))
+        return None if number is None else int(str(number))
+
+    def epoch(self, query: str, number: int) -> Epoch | None:
+        text = self.client.get(redis_keys.epoch(query, number))
+        return None if text is None else parse_epoch(str(text))
+
+    def definition(self, query: str) -> dict[str, Any] | None:
+        text = self.client.get(redis_keys.definition(query))
+        return None if text is None else json.loads(str(text))
+
+    def define(self, query: str, definition: dict[str, Any]) -> None:
+        self.client.set(redis_keys.definition(query), json.dumps(definition, sort_keys=True))
+
+    def report(self, report: WorkerReport) -> None:
+        text = report.to_text()
+        by_batch = redis_keys.report(report.query, report.batch)
+        latest = redis_keys.latest_reports(report.query)
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in (by_batch, latest):
+                pipe.hset(key, str(report.worker), text)
+                pipe.expire(key, REPORT_TTL_S)
+            pipe.execute()
+
+    def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
+        """Reports of one batch, or the newest of each worker."""
+        key = redis_keys.latest_reports(query) if batch is None else redis_keys.report(query, batch)
+        return {int(worker): parse_report(text) for worker, text in self.client.hgetall(key).items()}  # type: ignore[union-attr]
+
+    def alarm(self, query: str, kind: str, text: str) -> None:
+        entry = json.dumps({"at_ms": int(time.time() * 1000), "kind": kind, "text": text})
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.lpush(redis_keys.alarms(query), entry)
+            pipe.ltrim(redis_keys.alarms(query), 0, ALARMS_KEPT - 1)
+            pipe.execute()
+
+    def alarms(self, query: str) -> list[dict[str, Any]]:
+        return [json.loads(entry) for entry in self.client.lrange(redis_keys.alarms(query), 0, -1)]  # type: ignore[union-attr]
+
+
+def successor(store: Store, query: str, bound: Epoch) -> Epoch | None:
+    """The epoch that follows `bound`, if it is published and really follows it; any other is left alone."""
+    try:
+        found = store.epoch(query, bound.number + 1)
+    except CorruptState:
+        return None
+    if found is None or found.query != query or found.predecessor != bound.digest:
+        return None
+    if len(found.owners) != len(bound.owners):
+        return None
+    return found
+
+
+def redacted(url: str) -> str:
+    """The URL without its password: what may appear in messages."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://***@{tail}" if at else url

@@ -1,0 +1,189 @@
+"""One micro-batch of one worker, from frames in to frames out. Knows neither Spark nor Redis.
+
+Order of things: late rows out, join, purge, persist, publish. Late means at or before the watermark of the batch before
+(Spark's rule); purging goes by this batch's. So no row that is not late can miss a partner that was purged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plans.tree import parse_plan
+from trimtab import frames
+from trimtab.keys import timestamps_us
+from worker.buffers import Tuples
+from worker.durable import DurableState, Record
+from worker.engine import Engine, GroupLoad
+from worker.payload import DurableKey
+from worker.resident import Residence, new_stamp
+from worker.spec import JoinSpec
+
+FRAMES_PER_STREAM_MAX = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchInput:
+    batch: int
+    epoch: int
+    watermark_us: int
+    frames: Iterable[tuple[str, bytes]]
+    """Stream name and frame."""
+    plan: str
+    rebuild: bool = False
+    """Ignore the resident state: must change nothing but the time it takes."""
+
+
+@dataclass
+class BatchOutcome:
+    """What happened, for the report; `frames` are the results."""
+
+    frames: list[bytes] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+    results: int = 0
+    hit: bool = False
+    state_rows: int = 0
+    index_bytes: int = 0
+    payload_bytes: int = 0
+    load: GroupLoad | None = None
+    group_state_rows: npt.NDArray[np.int64] | None = None
+    phase_ns: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.phase_ns[name] = self.phase_ns.get(name, 0) + time.perf_counter_ns() - start
+
+
+def run_batch(
+    spec: JoinSpec, given: BatchInput, durable: DurableState, residence: Residence, result_schema: pa.Schema
+) -> BatchOutcome:
+    outcome = BatchOutcome()
+    stamp = new_stamp(given.batch)
+    with outcome.phase("state"):
+        record = durable.record()
+    committed = None if record is None or given.rebuild else record.stamp
+    directory, saved = residence.claim(committed, stamp)
+    try:
+        with outcome.phase("attach"):
+            if saved is not None:
+                engine = Engine.attach(spec, directory, saved)
+                outcome.hit = True
+            else:
+                engine = _rebuilt(spec, directory, durable, record, given.plan)
+                outcome.hit = record is None
+        late_us = given.watermark_us if record is None else record.watermark_us
+        _join(engine, given, late_us, durable, outcome, result_schema)
+        with outcome.phase("state"):
+            durable.put_record(
+                Record(
+                    batch=given.batch,
+                    stamp=stamp,
+                    applied_epoch=given.epoch,
+                    watermark_us=given.watermark_us,
+                    plan=str(engine.plan),
+                )
+            )
+        with outcome.phase("publish"):
+            saved = engine.saved()
+            engine.close()
+            residence.publish(stamp, saved)
+    except BaseException:
+        residence.discard(stamp)
+        raise
+    return outcome
+
+
+def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:
+    engine = Engine.create(spec, parse_plan(plan if record is None else record.plan, spec.names), directory)
+    if record is not None:
+        leaves = [
+            engine.load_rows(stream, frames.decode(frame), pa.py_buffer(frame), key)
+            for key, stream, frame in durable.rows()
+        ]
+        engine.restore(leaves, record.watermark_us - spec.window_us)
+    return engine
+
+
+def _join(
+    engine: Engine,
+    given: BatchInput,
+    late_us: int,
+    durable: DurableState,
+    outcome: BatchOutcome,
+    result_schema: pa.Schema,
+) -> None:
+    spec = engine.spec
+    outcome.load = load = GroupLoad.zero(spec.partitions)
+    with outcome.phase("decode"):
+        arrived = _decode(spec, given.frames, late_us, outcome)
+    results: list[Tuples] = []
+    for index, stream in enumerate(spec.names):
+        for number, piece in enumerate(arrived.get(stream, ())):
+            key: DurableKey = (given.batch, index * FRAMES_PER_STREAM_MAX + number)
+            with outcome.phase("decode"):
+                frame = frames.encode(piece)
+                new = engine.load_rows(stream, piece, frame, key)
+            with outcome.phase("join"):
+                results.append(engine.insert(new, load))
+            with outcome.phase("state"):
+                durable.put_rows(key, stream, frame.to_pybytes())
+    results = [tuples for tuples in results if len(tuples)]
+    outcome.results = sum(map(len, results))
+    with outcome.phase("encode"):
+        if results:
+            whole = engine.results(results, result_schema)
+            outcome.frames = [frames.encode(piece).to_pybytes() for piece in frames.slices(whole)]
+    with outcome.phase("join"):
+        expired = engine.purge(given.watermark_us)
+        outcome.state_rows, outcome.group_state_rows = engine.live_rows()
+        outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
+    with outcome.phase("state"):
+        for key in expired:
+            durable.remove_rows(key)
+
+
+def _decode(
+    spec: JoinSpec, given: Iterable[tuple[str, bytes]], late_us: int, outcome: BatchOutcome
+) -> dict[str, list[pa.RecordBatch]]:
+    """The rows of each stream in pieces of at most a frame, without the late ones."""
+    arrived: dict[str, list[pa.RecordBatch]] = {}
+    for stream, frame in given:
+        batch = frames.decode(frame)
+        on_time = timestamps_us(batch.column(spec.stream(stream).time)) > late_us
+        late = batch.num_rows - int(np.count_nonzero(on_time))
+        outcome.rows[stream] = outcome.rows.get(stream, 0) + batch.num_rows
+        outcome.late[stream] = outcome.late.get(stream, 0) + late
+        if late:
+            batch = batch.filter(pa.array(on_time))
+        if batch.num_rows:
+            arrived.setdefault(stream, []).append(batch)
+    return {stream: list(_packed(batches)) for stream, batches in arrived.items()}
+
+
+def _packed(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Few large pieces instead of one for each split task."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if pending and size + batch.nbytes > frames.FRAME_BYTES_MAX:
+            yield _one(pending)
+            pending, size = [], 0
+        pending.append(batch)
+        size += batch.nbytes
+    yield _one(pending)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

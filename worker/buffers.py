@@ -1,0 +1,229 @@
+"""One join state's columns and index in one memory-mapped file.
+
+The file lives in the executor's local directory, so that every Python process of the executor can attach to it: Spark
+hands the tasks of one worker to different processes. Space is reserved before it is mapped: a full disk is an
+error here and not a bus error later.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from worker import kernels
+
+MIN_CAPACITY: Final = 1024
+GROWTH: Final = 1.5
+FULL_SHARE: Final = 2 / 3
+"""A buffer that is more than this full of live tuples grows instead of only dropping the expired ones."""
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Int16s = npt.NDArray[np.int16]
+Refs = npt.NDArray[np.uint32]
+
+
+@dataclass
+class Tuples:
+    """A run of (combined) tuples on its way through a plan. `refs[s]` are row numbers in stream s of `streams`."""
+
+    streams: tuple[str, ...]
+    code: Int64s
+    lo: Int64s
+    hi: Int64s
+    group: Int16s
+    refs: Refs
+
+    def __len__(self) -> int:
+        return int(self.code.size)
+
+    def take(self, positions: npt.NDArray[Any]) -> Tuples:
+        return Tuples(
+            self.streams,
+            self.code[positions],
+            self.lo[positions],
+            self.hi[positions],
+            self.group[positions],
+            self.refs[:, positions],
+        )
+
+    def ref(self, stream: str) -> Refs:
+        return self.refs[self.streams.index(stream)]
+
+
+class StateBuffer:
+    """Columns of one state: appended in arrival order, probed from new to old, purged from the old end."""
+
+    def __init__(self, directory: Path, streams: tuple[str, ...], generation: int, capacity: int) -> None:
+        self.directory = directory
+        self.streams = streams
+        self.generation = generation
+        self.capacity = capacity
+        self.head = 0
+        self.tail = 0
+        self._map()
+
+    @classmethod
+    def create(cls, directory: Path, streams: tuple[str, ...], capacity: int = MIN_CAPACITY) -> StateBuffer:
+        buffer = cls(directory, streams, 0, max(capacity, MIN_CAPACITY))
+        buffer.slots[:] = kernels.EMPTY
+        return buffer
+
+    @classmethod
+    def attach(cls, directory: Path, saved: dict[str, Any]) -> StateBuffer:
+        buffer = cls(directory, tuple(saved["streams"]), saved["generation"], saved["capacity"])
+        buffer.head = saved["head"]
+        buffer.tail = saved["tail"]
+        return buffer
+
+    def saved(self) -> dict[str, Any]:
+        """What `attach` needs beside the file itself."""
+        return {
+            "streams": list(self.streams),
+            "generation": self.generation,
+            "capacity": self.capacity,
+            "head": self.head,
+            "tail": self.tail,
+        }
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"state-{'-'.join(self.streams)}-{self.generation}"
+
+    @property
+    def is_leaf(self) -> bool:
+        return len(self.streams) == 1
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._memory)
+
+    def append(self, tuples: Tuples, horizon: int) -> None:
+        """Add tuples and index them; makes room first, by dropping what expired before `horizon` or by growing."""
+        count = len(tuples)
+        if count == 0:
+            return
+        if self.head + count > self.capacity:
+            self._make_room(count, horizon)
+        start, end = self.head, self.head + count
+        self.code[start:end] = tuples.code
+        self.lo[start:end] = tuples.lo
+        if not self.is_leaf:
+            self.hi[start:end] = tuples.hi
+        self.group[start:end] = tuples.group
+        self.refs[:, start:end] = tuples.refs
+        kernels.link(self.slots, self.following, self.code, start, end, self._shift)
+        self.head = end
+
+    def probe(self, new: Tuples, window: int, work: Int64s) -> tuple[Int32s, Int32s]:
+        """Positions (in `new`, in this state) of the pairs that join."""
+        left, right = kernels.probe(
+            self.slots,
+            self.following,
+            self.code,
+            self.lo,
+            self.hi,
+            self._shift,
+            self.tail,
+            new.code,
+            new.lo,
+            new.hi,
+            new.group,
+            window,
+            work,
+        )
+        return left, right
+
+    def joined(self, new: Tuples, left: Int32s, right: Int32s) -> Tuples:
+        """The combined tuples of pairs that `probe` found."""
+        lo, hi = kernels.merge_spans(self.lo, self.hi, right, new.lo, new.hi, left)
+        refs = np.empty((len(new.streams) + len(self.streams), left.size), np.uint32)
+        for row, source in enumerate(new.refs):
+            np.take(source, left, out=refs[row], mode="clip")
+        for row, source in enumerate(self.refs):
+            np.take(source, right, out=refs[len(new.streams) + row], mode="clip")
+        return Tuples(new.streams + self.streams, new.code[left], lo, hi, new.group[left], refs)
+
+    def purge(self, horizon: int) -> None:
+        """Move the tail past what began before `horizon`. Out-of-order rows behind it wait for the next clean-up."""
+        self.tail = kernels.advance_tail(self.lo, self.tail, self.head, horizon)
+
+    def live(self, horizon: int) -> Tuples:
+        """Copies of the live tuples in arrival order."""
+        return self._tuples(kernels.live_positions(self.lo, self.tail, self.head, horizon))
+
+    def count_live(self, horizon: int, counts: Int64s) -> int:
+        return int(kernels.count_live(self.lo, self.group, self.tail, self.head, horizon, counts))
+
+    def close(self) -> None:
+        """Unmap, so that the file's space can go as soon as its name does."""
+        self.code = self.lo = self.hi = np.empty(0, np.int64)
+        self.group = np.empty(0, np.int16)
+        self.refs = np.empty((0, 0), np.uint32)
+        self.following = self.slots = np.empty(0, np.int32)
+        del self._memory
+
+    def _tuples(self, positions: Int32s) -> Tuples:
+        return Tuples(
+            self.streams,
+            self.code[positions],
+            self.lo[positions],
+            self.hi[positions],
+            self.group[positions],
+            self.refs[:, positions],
+        )
+
+    def _make_room(self, count: int, horizon: int) -> None:
+        kept = self.live(horizon)
+        needed = len(kept) + count
+        capacity = self.capacity
+        if needed > capacity * FULL_SHARE:
+            capacity = int(needed * GROWTH)
+        elif needed < capacity / 8:
+            capacity = max(MIN_CAPACITY, needed * 3)
+        old_path = self.path
+        self.capacity = capacity
+        self.generation += 1
+        self._map()
+        old_path.unlink(missing_ok=True)
+        self.slots[:] = kernels.EMPTY
+        self.head = self.tail = 0
+        self.append(kept, horizon)
+
+    def _map(self) -> None:
+        capacity = self.capacity
+        bits = max(int(capacity * 1.3).bit_length(), 1)
+        spans = 1 if self.is_leaf else 2
+        width = capacity * (8 + 8 * spans + 4 * len(self.streams) + 4 + 2) + 16
+        total = width + 4 * (1 << bits)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(self.path, flags, 0o600)
+        try:
+            if os.fstat(handle).st_size < total:
+                os.posix_fallocate(handle, 0, total)
+            self._memory = mmap.mmap(handle, total)
+        finally:
+            os.close(handle)
+        self._shift = 64 - bits
+        offset = 0
+
+        def column(dtype: Any, count: int) -> Any:
+            nonlocal offset
+            offset += -offset % 8
+            array: Any = np.frombuffer(self._memory, dtype, count, offset)
+            offset += array.nbytes
+            return array
+
+        self.code: Int64s = column(np.int64, capacity)
+        self.lo: Int64s = column(np.int64, capacity)
+        self.hi: Int64s = self.lo if self.is_leaf else column(np.int64, capacity)
+        self.refs: Refs = column(np.uint32, capacity * len(self.streams)).reshape(len(self.streams), capacity)
+        self.following: Int32s = column(np.int32, capacity)
+        self.slots: Int32s = column(np.int32, 1 << bits)
+        self.group: Int16s = column(np.int16, capacity)

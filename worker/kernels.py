@@ -1,0 +1,184 @@
+"""Hot loops over columns, compiled by numba. Each has a naive twin in `reference.py`.
+
+A join state is a set of columns appended in arrival order (`code`, `lo`, `hi`, `group`, leaf references) with an index
+on `code`: `slots` is an open-addressed table of the newest position of each distinct code, `following` links every
+tuple to the next older one of the same code. Chains hold one code only, so a hot key never slows a cold one down.
+Positions below `tail` are expired and end a chain: a chain runs from new to old.
+
+`code` identifies the join key: its value where that fits into 64 bits, else a 64-bit hash of it, whose matches the
+caller verifies on the key itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, uint64
+
+EMPTY = np.int32(-1)
+_MIX = uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _find(slots: Any, code: Any, wanted: Any, shift: Any) -> Any:
+    """The slot that holds `wanted`, or the empty one where it belongs."""
+    mask = slots.size - 1
+    slot = np.int64((np.uint64(wanted) * _MIX) >> np.uint64(shift))
+    while slots[slot] >= 0 and code[slots[slot]] != wanted:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def link(slots: Any, following: Any, code: Any, start: int, end: int, shift: int) -> None:
+    """Put the tuples at positions start..end, already written to the columns, into the index."""
+    for position in range(start, end):
+        slot = _find(slots, code, code[position], shift)
+        following[position] = slots[slot]
+        slots[slot] = position
+
+
+@njit(cache=True, nogil=True)
+def probe(
+    slots: Any,
+    following: Any,
+    code: Any,
+    lo: Any,
+    hi: Any,
+    shift: int,
+    tail: int,
+    new_code: Any,
+    new_lo: Any,
+    new_hi: Any,
+    new_group: Any,
+    window: int,
+    work: Any,
+) -> Any:
+    """Pairs (new tuple, stored tuple) with equal code whose common time span is at most `window`.
+
+    `work` gains, per partition group, the number of stored tuples looked at: the measure of load.
+    """
+    size = max(1024, new_code.size)
+    left = np.empty(size, np.int32)
+    right = np.empty(size, np.int32)
+    count = 0
+    for i in range(new_code.size):
+        wanted = new_code[i]
+        position = slots[_find(slots, code, wanted, shift)]
+        first = new_lo[i]
+        last = new_hi[i]
+        seen = 1
+        while position >= tail:
+            seen += 1
+            if max(hi[position], last) - min(lo[position], first) <= window:
+                if count == left.size:
+                    left = _grown(left)
+                    right = _grown(right)
+                left[count] = i
+                right[count] = position
+                count += 1
+            position = following[position]
+        work[new_group[i]] += seen
+    return left[:count], right[:count]
+
+
+@njit(cache=True, nogil=True)
+def _grown(array: Any) -> Any:
+    bigger = np.empty(array.size * 2, array.dtype)
+    bigger[: array.size] = array
+    return bigger
+
+
+@njit(cache=True, nogil=True)
+def merge_spans(lo: Any, hi: Any, right: Any, new_lo: Any, new_hi: Any, left: Any) -> Any:
+    """Time span of each joined pair: the smaller beginning and the larger end (MS/PT: min and max timestamps)."""
+    out_lo = np.empty(left.size, np.int64)
+    out_hi = np.empty(left.size, np.int64)
+    for i in range(left.size):
+        out_lo[i] = min(lo[right[i]], new_lo[left[i]])
+        out_hi[i] = max(hi[right[i]], new_hi[left[i]])
+    return out_lo, out_hi
+
+
+@njit(cache=True, nogil=True)
+def advance_tail(lo: Any, tail: int, head: int, horizon: int) -> int:
+    """The first position from `tail` on that is still live: begins at or after the horizon."""
+    while tail < head and lo[tail] < horizon:
+        tail += 1
+    return tail
+
+
+@njit(cache=True, nogil=True)
+def count_live(lo: Any, group: Any, tail: int, head: int, horizon: int, counts: Any) -> int:
+    """Live tuples per partition group, added to `counts`; returns their sum."""
+    total = 0
+    for position in range(tail, head):
+        if lo[position] >= horizon:
+            counts[group[position]] += 1
+            total += 1
+    return total
+
+
+@njit(cache=True, nogil=True)
+def live_positions(lo: Any, tail: int, head: int, horizon: int) -> Any:
+    """Positions of the live tuples in arrival order."""
+    out = np.empty(head - tail, np.int32)
+    count = 0
+    for position in range(tail, head):
+        if lo[position] >= horizon:
+            out[count] = position
+            count += 1
+    return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def route(partition: Any, owners: Any, workers: int) -> Any:
+    """Row order that brings the rows of each worker together, and where each worker's rows end (counting sort)."""
+    ends = np.zeros(workers + 1, np.int64)
+    for i in range(partition.size):
+        ends[owners[partition[i]] + 1] += 1
+    for worker in range(workers):
+        ends[worker + 1] += ends[worker]
+    cursor = ends[:workers].copy()
+    order = np.empty(partition.size, np.int64)
+    for i in range(partition.size):
+        worker = owners[partition[i]]
+        order[cursor[worker]] = i
+        cursor[worker] += 1
+    return order, ends
+
+
+@njit(cache=True, nogil=True)
+def order_by_chunk(row: Any, starts: Any) -> Any:
+    """Sort references by the chunk that they point into (counting sort over ascending `starts`).
+
+    Returns the position of each reference in the sorted sequence, the offsets inside their chunks in sorted order, and
+    where each chunk's references end.
+    """
+    chunks = starts.size
+    chunk_of = np.empty(row.size, np.int32)
+    ends = np.zeros(chunks + 1, np.int64)
+    for i in range(row.size):
+        below = 0
+        above = chunks
+        while above - below > 1:
+            middle = (below + above) >> 1
+            if starts[middle] <= row[i]:
+                below = middle
+            else:
+                above = middle
+        chunk_of[i] = below
+        ends[below + 1] += 1
+    for chunk in range(chunks):
+        ends[chunk + 1] += ends[chunk]
+    cursor = ends[:chunks].copy()
+    rank = np.empty(row.size, np.int64)
+    offset = np.empty(row.size, np.int64)
+    for i in range(row.size):
+        chunk = chunk_of[i]
+        place = cursor[chunk]
+        cursor[chunk] = place + 1
+        rank[i] = place
+        offset[place] = row[i] - starts[chunk]
+    return rank, offset, ends
