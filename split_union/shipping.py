@@ -1,7 +1,7 @@
-"""Brings our packages to the executors as one zip file, so that nothing of Trimtab must be installed there.
+"""Brings our packages to the executors of a real cluster as one zip file, so that Trimtab need not be installed there.
 
-The zip is the same bytes for the same sources, so its name can carry their digest: numba's cache of compiled kernels is
-found again by every process and every run.
+Executors of `local` and `local-cluster` run the driver's own interpreter and import what the driver imports. They get no
+zip: numba finds its cache of compiled kernels by the path of the source, and a zip has another path on each executor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PACKAGES: Final = ("trimtab", "split_union", "worker", "plans")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def ship_packages(spark: SparkSession) -> Path:
-    """Make our packages importable on the executors; returns the zip."""
-    archive = build_archive()
-    spark.sparkContext.addPyFile(str(archive))
-    return archive
+def ship_packages(spark: SparkSession) -> None:
+    """Make our packages importable on the executors."""
+    if not spark.sparkContext.master.startswith("local"):
+        spark.sparkContext.addPyFile(str(build_archive()))
 
 
 def build_archive() -> Path:
+    """A zip of our sources, the same bytes for the same sources, its name made of their digest."""
     root = Path(__file__).resolve().parent.parent
     if root.suffix == ".zip":
         return root

@@ -84,7 +84,10 @@ def arithmetic(op: str, left: Node, right: Node, *, ansi: bool) -> Node:
     if op == "/":
         common = t.DOUBLE
     _check_null_operand(left, right, ansi=ansi)
-    return checked(Arithmetic(op, _convert(left, common), _convert(right, common), common), ansi=ansi)
+    node = Arithmetic(op, _convert(left, common), _convert(right, common), common)
+    if ansi and _is_reordered(node):
+        raise NotCompiled("a chain with a constant, which Spark reorders and so may overflow elsewhere")
+    return checked(node, ansi=ansi)
 
 
 def cast(node: Node, target: str, *, ansi: bool) -> Node:
@@ -96,7 +99,7 @@ def cast(node: Node, target: str, *, ansi: bool) -> Node:
     convertible = t.NUMERIC | {t.BOOLEAN}
     if node.type not in convertible or target not in convertible:
         raise NotCompiled(f"cast of {node.type} to {target}")
-    return checked(Cast(node, target), ansi=ansi)
+    return checked(_cast(node, target), ansi=ansi)
 
 
 def checked(node: Node, *, ansi: bool) -> Node:
@@ -104,6 +107,36 @@ def checked(node: Node, *, ansi: bool) -> Node:
     if _is_constant(node) and can_raise(node, ansi=ansi):
         raise NotCompiled("a constant that can fail")
     return node
+
+
+def _is_reordered(node: Arithmetic) -> bool:
+    """Whether Spark's optimizer moves operands of an integral chain of `+` or `*`.
+
+    It gathers the constants of a chain at its end (ReorderAssociativeOperator), with and without ANSI; only
+    `a + b + 1` is in that order already.
+    """
+    if node.op not in "+*" or node.type not in t.INTEGRAL:
+        return False
+    operands = _chain(node, node.op)
+    constants = [_is_constant(operand) for operand in operands]
+    if len(operands) < 3 or not any(constants):
+        return False
+    return any(constants[:-1]) or not _is_left_deep(node)
+
+
+def _chain(node: Node, op: str) -> list[Node]:
+    if isinstance(node, Arithmetic) and node.op == op:
+        return [*_chain(node.left, op), *_chain(node.right, op)]
+    return [node]
+
+
+def _is_left_deep(node: Arithmetic) -> bool:
+    current: Node = node
+    while isinstance(current, Arithmetic) and current.op == node.op:
+        if isinstance(current.right, Arithmetic) and current.right.op == node.op:
+            return False
+        current = current.left
+    return True
 
 
 def _is_constant(node: Node) -> bool:
@@ -139,4 +172,12 @@ def _convert(node: Node, target: str) -> Node:
             return Literal(node.value, target)
     if t.is_decimal(node.type) and not t.is_decimal(target):
         raise NotCompiled("decimal column beside a fraction")
+    return _cast(node, target)
+
+
+def _cast(node: Node, target: str) -> Node:
+    """A cast; but Spark's optimizer takes the float out of integral -> float -> double, and its rounding."""
+    match node:
+        case Cast(arg, t.FLOAT) if target == t.DOUBLE and arg.type in t.INTEGRAL:
+            raise NotCompiled("a cast through float")
     return Cast(node, target)

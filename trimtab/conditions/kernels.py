@@ -164,7 +164,8 @@ def _fraction_to_integral(value: Value, source: str, target: str, *, ansi: bool)
 
 
 def _require(fits: Value, source: str, target: str) -> None:
-    if not pc.all(_as_array(fits)).as_py():
+    # Without a minimum count of 0, all() of nothing but nulls would be null.
+    if not pc.all(_as_array(fits), min_count=0).as_py():
         raise EvaluationError("CAST_OVERFLOW", f"A value of type {source} does not fit into {target}.")
 
 

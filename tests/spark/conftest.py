@@ -1,0 +1,59 @@
+"""Spark for the tests: one context with two executors of one core for all of them (a process can have only one)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Real executor processes. Tests that call `join` take `spark` instead, which is a session of their own."""
+    ensure_java()
+    set_pyspark_python()
+    # Executors are started with our environment; the sources under test must be theirs too, installed or not.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .appName("trimtab-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.task.maxFailures", "8")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def spark(spark_cluster: SparkSession) -> SparkSession:
+    """A session of the test's own: `join` sets the shuffle partitions and refuses others."""
+    return spark_cluster.newSession()
+
+
+@pytest.fixture(scope="session")
+def spark_local(spark_cluster: SparkSession) -> SparkSession:
+    """A session for tests that want Spark's opinion only."""
+    return spark_cluster.newSession()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server

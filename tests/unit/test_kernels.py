@@ -1,0 +1,113 @@
+"""Kernels equal their naive twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker import kernels, reference
+from worker.buffers import MIN_CAPACITY, StateBuffer, Tuples
+
+spans = st.tuples(st.integers(-3, 3), st.integers(-50, 50), st.integers(0, 20)).map(lambda t: (t[0], t[1], t[1] + t[2]))
+extreme_codes = st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 1])
+
+
+def tuples(rows: list[tuple[int, int, int]], streams: tuple[str, ...] = ("A", "B")) -> Tuples:
+    code, lo, hi = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    refs = np.tile(np.arange(len(rows), dtype=np.uint32), (len(streams), 1))
+    return Tuples(streams, code, lo, hi, np.zeros(len(rows), np.int16), refs)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("buffers")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    stored=st.lists(st.one_of(spans, st.tuples(extreme_codes, st.just(0), st.just(0))), max_size=60),
+    new=st.lists(st.one_of(spans, st.tuples(extreme_codes, st.just(0), st.just(0))), max_size=30),
+    window=st.integers(0, 40),
+    tail=st.integers(0, 10),
+)
+def test_probe_finds_exactly_the_pairs_that_join(
+    directory: Path,
+    stored: list[tuple[int, int, int]],
+    new: list[tuple[int, int, int]],
+    window: int,
+    tail: int,
+) -> None:
+    buffer = StateBuffer.create(directory, ("A", "B"))
+    buffer.append(tuples(stored), -(2**62))
+    buffer.tail = min(tail, len(stored))
+    work = np.zeros(1, np.int64)
+    left, right = buffer.probe(tuples(new), window, work)
+    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == reference.probe(stored, new, buffer.tail, window)
+    assert work[0] >= len(pairs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batches=st.lists(st.lists(spans, min_size=1, max_size=400), min_size=1, max_size=12),
+    horizons=st.lists(st.integers(-60, 60), min_size=12, max_size=12).map(sorted),
+)
+def test_a_buffer_keeps_all_live_tuples_through_growth_and_clean_up(
+    directory: Path, batches: list[list[tuple[int, int, int]]], horizons: list[int]
+) -> None:
+    buffer = StateBuffer.create(directory, ("A", "B"))
+    inserted: list[tuple[int, int, int]] = []
+    for rows, horizon in zip(batches, horizons, strict=False):
+        # Tuples that start before the horizon never arrive: they would be late.
+        rows = [row for row in rows if row[1] >= horizon]
+        buffer.append(tuples(rows), horizon)
+        inserted += rows
+        buffer.purge(horizon)
+        live = [row for row in inserted if row[1] >= horizon]
+        kept = buffer.live(horizon)
+        assert list(zip(kept.code.tolist(), kept.lo.tolist(), kept.hi.tolist(), strict=True)) == live
+        counts = np.zeros(1, np.int64)
+        assert buffer.count_live(horizon, counts) == len(live) == counts[0]
+        attached = StateBuffer.attach(directory, buffer.saved())
+        assert attached.live(horizon).lo.tolist() == kept.lo.tolist()
+
+
+def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path) -> None:
+    buffer = StateBuffer.create(tmp_path, ("A",))
+    rows = 4 * MIN_CAPACITY
+    for step in range(40):
+        time = np.full(rows, step, np.int64)
+        code = np.arange(rows, dtype=np.int64) * 7919
+        buffer.append(
+            Tuples(("A",), code, time, time, np.zeros(rows, np.int16), np.zeros((1, rows), np.uint32)), step - 2
+        )
+        buffer.purge(step - 2)
+    assert buffer.capacity < 8 * rows
+    assert buffer.nbytes / (3 * rows) <= 80
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@given(
+    partition=st.lists(st.integers(0, 9), max_size=200),
+    owners=st.lists(st.integers(0, 3), min_size=10, max_size=10),
+)
+@settings(deadline=None)
+def test_route_brings_each_workers_rows_together_in_order(partition: list[int], owners: list[int]) -> None:
+    order, ends = kernels.route(np.array(partition, np.int16), np.array(owners, np.int32), 4)
+    routed = [order[ends[worker] : ends[worker + 1]].tolist() for worker in range(4)]
+    assert routed == reference.route(partition, owners, 4)
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), data=st.data())
+@settings(deadline=None)
+def test_order_by_chunk_points_every_reference_at_its_chunk(sizes: list[int], data: st.DataObject) -> None:
+    starts = np.cumsum([0, *sizes])[:-1].astype(np.int64)
+    rows = np.array(data.draw(st.lists(st.integers(0, sum(sizes) - 1), max_size=40)), np.int64)
+    rank, offset, ends = kernels.order_by_chunk(rows, starts)
+    rebuilt = np.concatenate([offset[ends[i] : ends[i + 1]] + starts[i] for i in range(len(sizes))])
+    assert rebuilt[rank].tolist() == rows.tolist()

@@ -1,0 +1,121 @@
+"""The store against a real server: lineage is kept, reports expire, nothing hangs when nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import redis
+
+from trimtab import redis_keys
+from trimtab.embedded import EmbeddedRedis
+from trimtab.epochs import first_epoch
+from trimtab.errors import InvalidInput, RedisUnreachable
+from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
+from trimtab.store import Store, redacted, successor
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: EmbeddedRedis) -> Store:
+    store = Store(server.url)
+    store.client.flushall()
+    return store
+
+
+FIRST = first_epoch("orders", "abc", (0, 1, 0, 1))
+SECOND = FIRST.successor((0, 1, 1, 1))
+REPORT = WorkerReport(
+    query="orders", batch=7, epoch=1, worker=0, attempt=3, executor="1", process=42, at_ms=1, rows={"A": 5},
+    late_rows={}, bad_rows={"A": 1}, results=2, state_rows=9, state_bytes=100, index_bytes=50, watermark_us=0,
+    cpu_ns=10, resident="hit",
+)  # fmt: skip
+
+
+def test_what_is_published_can_be_read(store: Store) -> None:
+    store.publish(FIRST)
+    store.publish(SECOND)
+    assert store.current_number("orders") == 2
+    assert store.epoch("orders", 2) == SECOND
+    assert store.client.hgetall(redis_keys.mapping("orders")) == {"0": "0", "1": "1", "2": "1", "3": "1"}
+    assert successor(store, "orders", FIRST) == SECOND
+    assert successor(store, "orders", SECOND) is None
+
+
+def test_publishing_twice_is_the_same_as_once(store: Store) -> None:
+    store.publish(FIRST)
+    store.publish(SECOND)
+    store.publish(FIRST)
+    assert store.current_number("orders") == 2
+
+
+def test_an_epoch_is_immutable_and_numbers_have_no_gaps(store: Store) -> None:
+    store.publish(FIRST)
+    with pytest.raises(redis.ResponseError, match="EPOCHTAKEN"):
+        store.publish(replace(FIRST, owners=(1, 1, 1, 1)))
+    with pytest.raises(redis.ResponseError, match="EPOCHGAP"):
+        store.publish(replace(SECOND, number=5))
+    assert store.epoch("orders", 1) == FIRST
+
+
+def test_only_a_true_successor_follows(store: Store) -> None:
+    store.publish(FIRST)
+    store.publish(replace(SECOND, predecessor="somebody else's"))
+    assert successor(store, "orders", FIRST) is None
+    store.restore(FIRST)
+    store.publish(replace(SECOND, owners=(0,)))
+    assert successor(store, "orders", FIRST) is None
+
+
+def test_a_corrupt_successor_is_left_alone(store: Store) -> None:
+    store.publish(FIRST)
+    store.client.set(redis_keys.epoch("orders", 2), "rubbish")
+    assert successor(store, "orders", FIRST) is None
+
+
+def test_restoring_puts_right_what_redis_mixed_up(store: Store) -> None:
+    store.publish(FIRST)
+    store.publish(SECOND)
+    store.restore(FIRST)
+    assert store.current_number("orders") == 1
+    assert store.epoch("orders", 2) is None
+
+
+def test_reports_are_kept_by_batch_and_expire(store: Store) -> None:
+    store.report(REPORT)
+    store.report(replace(REPORT, batch=8, worker=1))
+    assert store.reports("orders", 7) == {0: REPORT}
+    assert set(store.reports("orders")) == {0, 1}
+    for key in (redis_keys.report("orders", 7), redis_keys.latest_reports("orders")):
+        assert 0 < int(str(store.client.ttl(key))) <= REPORT_TTL_S
+    assert parse_report(REPORT.to_text()) == REPORT
+
+
+def test_alarms_are_kept_newest_first(store: Store) -> None:
+    for number in range(3):
+        store.alarm("orders", "test", f"alarm {number}")
+    assert [alarm["text"] for alarm in store.alarms("orders")] == ["alarm 2", "alarm 1", "alarm 0"]
+
+
+def test_nobody_there_is_told_without_the_password() -> None:
+    with pytest.raises(RedisUnreachable) as caught:
+        Store("redis://user:secret@localhost:1/0").check()
+    assert "secret" not in str(caught.value)
+    assert "localhost:1" in str(caught.value)
+    assert caught.value.field == "redis"
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        Store("localhost")
+
+
+def test_redaction() -> None:
+    assert redacted("redis://a:b@h:1/0") == "redis://***@h:1/0"
+    assert redacted("redis://h:1/0") == "redis://h:1/0"

@@ -1,0 +1,127 @@
+"""The command `trimtab`. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted a second time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from trimtab import __version__
+from trimtab.durations import parse_us
+from trimtab.errors import InvalidInput, TrimtabError
+
+FAILED: Final = 1
+BAD_INPUT: Final = 2
+INTERRUPTED: Final = 130
+_REDIS_HELP = "URL of the Redis that the query was given, redis://HOST:PORT/DB"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["demo"]:
+        # It has a parser of its own, so that `trimtab demo --help` and `python -m trimtab.demo --help` agree.
+        from trimtab.demo.__main__ import main as demo
+
+        return demo(arguments[1:])
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.action(options))
+    except InvalidInput as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except TrimtabError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("trimtab: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def seconds(text: str) -> float:
+    """An option's duration: "90", "90s" or as Spark writes it."""
+    plain = text.strip()
+    if plain.replace(".", "", 1).isdigit():
+        plain += " seconds"
+    try:
+        value = parse_us(plain, "duration") / 1e6
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not positive")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trimtab",
+        description="A windowed multi-way stream join on Spark whose load can be moved while it runs.",
+    )
+    parser.add_argument("--version", action="version", version=f"trimtab {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run a query from a YAML file (see examples/orders.yaml)")
+    run.add_argument("file", type=Path, metavar="query.yaml")
+    run.add_argument("--check", action="store_true", help="check everything up to the plan and start nothing")
+    run.add_argument("--duration", type=seconds, metavar="TIME", help='stop after this time, such as "60s"')
+    shown = run.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--progress", action="store_true", default=True, help="print a line per batch (the default)"
+    )
+    shown.add_argument("--quiet", dest="progress", action="store_false", help="print nothing but errors")
+    run.set_defaults(action=_run)
+
+    commands.add_parser("demo", add_help=False, help="show a skewed three-stream join on two local executors")
+
+    reports = commands.add_parser("reports", help="print the newest report of each worker")
+    reports.add_argument("--query", required=True, metavar="NAME")
+    reports.add_argument("--redis", required=True, metavar="URL", help=_REDIS_HELP)
+    reports.add_argument("--batch", type=int, metavar="N", help="the reports of this batch instead")
+    reports.add_argument("--json", action="store_true", help="print JSON")
+    reports.set_defaults(action=_reports)
+
+    mapping = commands.add_parser("mapping", help="print which worker owns which partition groups")
+    mapping.add_argument("--query", required=True, metavar="NAME")
+    mapping.add_argument("--redis", required=True, metavar="URL", help=_REDIS_HELP)
+    mapping.add_argument("--json", action="store_true", help="print JSON")
+    mapping.set_defaults(action=_mapping)
+
+    archive = commands.add_parser("archive", help="write what spark-submit needs into a directory")
+    archive.add_argument("directory", type=Path, metavar="DIR")
+    archive.set_defaults(action=_archive)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from trimtab.runner.run import RunOptions, run_file
+
+    return run_file(
+        options.file, RunOptions(check=options.check, duration_s=options.duration, progress=options.progress)
+    )
+
+
+def _reports(options: argparse.Namespace) -> int:
+    from trimtab.runner.show import show_reports
+
+    show_reports(options.query, options.redis, options.batch, as_json=options.json)
+    return 0
+
+
+def _mapping(options: argparse.Namespace) -> int:
+    from trimtab.runner.show import show_mapping
+
+    show_mapping(options.query, options.redis, as_json=options.json)
+    return 0
+
+
+def _archive(options: argparse.Namespace) -> int:
+    from trimtab.runner.archive import write_archive
+
+    packages, entry = write_archive(options.directory)
+    print(f"spark-submit --master MASTER --py-files {packages} {entry} query.yaml")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

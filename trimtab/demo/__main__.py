@@ -1,0 +1,114 @@
+"""`python -m trimtab.demo`, `trimtab demo`, `make run`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from trimtab.cli import BAD_INPUT, FAILED, INTERRUPTED, seconds
+from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.runner.stopping import StopRequest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    stop = StopRequest()
+    directory: Path | None = None
+    try:
+        with stop.installed():
+            directory = _directory(options.keep)
+            return _demo(options, directory, stop)
+    except InvalidInput as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except TrimtabError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("trimtab: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        if directory is not None and options.keep is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> int:
+    from trimtab.demo.show import DemoOptions, run_demo
+
+    outcome = run_demo(
+        DemoOptions(
+            duration_s=options.duration,
+            rows_per_s=options.rows,
+            workers=options.workers,
+            executors=options.executors,
+            seed=options.seed,
+            directory=directory,
+        ),
+        stop,
+    )
+    if options.keep is not None:
+        print(f"input, output and checkpoint are in {directory}")
+    if options.json is not None:
+        text = json.dumps(outcome.as_json(), indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    if outcome.verdict is None:
+        return INTERRUPTED
+    return 0 if outcome.verdict.good else FAILED
+
+
+def _directory(keep: Path | None) -> Path:
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="trimtab-demo-"))
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        used = any(keep.iterdir())
+    except OSError as error:
+        raise InvalidInput(
+            "--keep", str(keep), f"cannot be used ({error.strerror})", "Give another directory."
+        ) from None
+    if used:
+        raise InvalidInput("--keep", str(keep), "is not empty", "Give a new directory, or empty it.")
+    return keep.absolute()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trimtab demo",
+        description="Joins three skewed streams on local executors, shows the load, and has DuckDB check it.",
+    )
+    parser.add_argument("--duration", type=seconds, default=60.0, metavar="TIME", help="of streaming (60s)")
+    parser.add_argument(
+        "--rows", type=_positive, default=15_000, metavar="N", help="rows per second, all streams (15000)"
+    )
+    parser.add_argument("--workers", type=_workers, default=4, metavar="N", help="workers of the join (4)")
+    parser.add_argument(
+        "--executors", type=_positive, default=2, metavar="N", help="executors of one core each (2)"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random rows (1)")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="work in DIR, and leave input and output there"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write summary and verdict to FILE")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    number = _positive(text)
+    if number > 64:
+        raise argparse.ArgumentTypeError(f"{text} is more than the demo's 64 partition groups")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What the demo shows while it runs, and sums up at its end."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.reports import WorkerReport
+from trimtab.runner.progress import BatchProgress, plain_watermark
+from trimtab.runner.worker_table import load_of, shares
+
+RECENT_MS: Final = 6_000
+"""Rates are means over about this time, so that the table can be read."""
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    worker: int
+    rows_per_s: float
+    state_rows: int
+    state_mb: float
+    cpu_percent: float
+    share: float
+    hits: int
+    rebuilds: int
+    executor: str
+
+
+class Board:
+    """Adds up batches."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[BatchProgress, dict[int, WorkerReport]]] = deque()
+        self._hits: dict[int, int] = {}
+        self._rebuilds: dict[int, int] = {}
+        self._batch_ms: list[int] = []
+        self.batch = -1
+        self.input_rows = 0
+        """Rows that Spark has read, those with null keys included."""
+        self.results = 0
+        self.late = 0
+        self.null = 0
+        self.watermark_us = 0
+
+    def add(self, progress: BatchProgress, reports: Mapping[int, WorkerReport]) -> None:
+        self.batch = progress.batch
+        self.input_rows += progress.rows
+        self._batch_ms.append(progress.ms)
+        self._recent.append((progress, dict(reports)))
+        while len(self._recent) > 1 and sum(each.ms for each, _ in self._recent) > RECENT_MS:
+            self._recent.popleft()
+        for worker, report in reports.items():
+            self.results += report.results
+            self.late += sum(report.late_rows.values())
+            self.null += sum(report.bad_rows.values())
+            self.watermark_us = max(self.watermark_us, report.watermark_us)
+            counts = self._hits if report.resident == "hit" else self._rebuilds
+            counts[worker] = counts.get(worker, 0) + 1
+
+    def lines(self) -> list[WorkerLine]:
+        """The newest of each worker, its rates over the recent batches."""
+        if not self._recent:
+            return []
+        newest = {worker: report for _, reports in self._recent for worker, report in reports.items()}
+        seconds = max(0.001, sum(progress.ms for progress, _ in self._recent) / 1000)
+        workers = sorted(newest)
+        seen = {
+            worker: [reports[worker] for _, reports in self._recent if worker in reports]
+            for worker in workers
+        }
+        parts = shares([sum(map(load_of, seen[worker])) for worker in workers])
+        return [
+            WorkerLine(
+                worker=worker,
+                rows_per_s=sum(sum(report.rows.values()) for report in seen[worker]) / seconds,
+                state_rows=newest[worker].state_rows,
+                state_mb=newest[worker].state_bytes / 1e6,
+                cpu_percent=sum(report.cpu_ns for report in seen[worker]) / seconds / 1e7,
+                share=share,
+                hits=self._hits.get(worker, 0),
+                rebuilds=self._rebuilds.get(worker, 0),
+                executor=newest[worker].executor,
+            )
+            for worker, share in zip(workers, parts, strict=True)
+        ]
+
+    def headline(self, phase: str) -> str:
+        return (
+            f"{phase} | batch {max(self.batch, 0)} | watermark {plain_watermark(self.watermark_us)} UTC | "
+            f"{self.input_rows:,} rows | {self.results:,} results | {self.late} late, {self.null} null keys"
+        )
+
+    def plain(self, phase: str) -> str:
+        """One line for where there is no terminal."""
+        parts = " ".join(f"w{line.worker} {line.rows_per_s:,.0f}/s {line.share:.0%}" for line in self.lines())
+        return f"{self.headline(phase)} | {parts}"
+
+    def table(self, phase: str) -> Group:
+        table = Table(header_style="bold", title_justify="left")
+        for name in ("worker", "executor", "rows/s", "state rows", "state MB", "CPU %", "hit/rebuild"):
+            table.add_column(name, justify="right")
+        table.add_column("share of load", justify="left", min_width=28)
+        for line in self.lines():
+            bar = "█" * round(line.share * 22)
+            style = "bold red" if line.share > 0.5 else ""
+            table.add_row(
+                str(line.worker),
+                line.executor,
+                f"{line.rows_per_s:,.0f}",
+                f"{line.state_rows:,}",
+                f"{line.state_mb:.1f}",
+                f"{line.cpu_percent:.0f}",
+                f"{line.hits}/{line.rebuilds}",
+                Text(f"{line.share:>4.0%} {bar}", style=style),
+            )
+        return Group(Text(self.headline(phase)), table)
+
+    def summary(self, streamed_s: float) -> dict[str, Any]:
+        hits, rebuilds = sum(self._hits.values()), sum(self._rebuilds.values())
+        return {
+            "rows": self.input_rows,
+            "results": self.results,
+            "late_rows": self.late,
+            "null_key_rows": self.null,
+            "rows_per_s": round(self.input_rows / streamed_s, 1) if streamed_s > 0 else 0.0,
+            "batches": len(self._batch_ms),
+            "median_batch_ms": round(statistics.median(self._batch_ms)) if self._batch_ms else 0,
+            "resident_hit_rate": round(hits / (hits + rebuilds), 4) if hits + rebuilds else 0.0,
+        }

@@ -1,0 +1,114 @@
+"""The verdict: DuckDB joins the same input files and compares with what the query wrote.
+
+Compared as multisets over all columns: a row that is missing, extra, or there twice is found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import duckdb
+
+_COLUMNS = ("user", "price", "at")
+_TYPES = {"user": "BIGINT", "price": "DOUBLE", "at": "TIMESTAMPTZ"}
+
+# Null keys and times compare to nothing in SQL, so they join here as little as anywhere. A row that is older
+# than a fixed time is late in any batch that can have it, and left out: the workload sees to that.
+_EXPECTED = """
+CREATE TEMP TABLE expected AS
+SELECT {columns}
+FROM a JOIN b ON a."user" = b."user" AND b."at" BETWEEN a."at" - {window} AND a."at" + {window}
+       JOIN c ON a."user" = c."user" AND c."at" BETWEEN a."at" - {window} AND a."at" + {window}
+WHERE greatest(a."at", b."at", c."at") - least(a."at", b."at", c."at") <= {window}
+  AND a.price < b.price
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How two multisets of rows differ: a row that is there twice and should be there once is extra."""
+
+    expected: int
+    got: int
+    missing: int
+    extra: int
+
+    @property
+    def good(self) -> bool:
+        return self.missing == 0 and self.extra == 0
+
+    def __str__(self) -> str:
+        return f"expected {self.expected:,}, got {self.got:,}, missing {self.missing:,}, extra {self.extra:,}"
+
+
+def verdict(
+    inputs: Mapping[str, Iterable[Path]], output: Iterable[Path], *, window_us: int, late_before_us: int
+) -> Verdict:
+    """`inputs` are the files of the streams A, B and C, `output` the files that the query has committed."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        for stream in ("A", "B", "C"):
+            _load(connection, stream.lower(), _COLUMNS, _TYPES, inputs[stream], late_before_us)
+        columns = ", ".join(f'{s}."{c}" AS "{s}_{c}"' for s in ("A", "B", "C") for c in _COLUMNS)
+        window = f"to_microseconds({int(window_us)})"
+        connection.execute(_EXPECTED.format(columns=columns, window=window))
+        names = [f"{stream}_{column}" for stream in ("A", "B", "C") for column in _COLUMNS]
+        types = {name: _TYPES[name.partition("_")[2]] for name in names}
+        _load(connection, "got", names, types, output, None)
+        return Verdict(
+            expected=_count(connection, "SELECT * FROM expected"),
+            got=_count(connection, "SELECT * FROM got"),
+            missing=_count(connection, "SELECT * FROM expected EXCEPT ALL SELECT * FROM got"),
+            extra=_count(connection, "SELECT * FROM got EXCEPT ALL SELECT * FROM expected"),
+        )
+    finally:
+        connection.close()
+
+
+def committed_files(directory: Path) -> list[Path]:
+    """The files that count, by the file sink's own log: a failed attempt may have left others beside them."""
+    log = directory / "_spark_metadata"
+    batches = {
+        int(path.name.removesuffix(".compact")): path
+        for path in sorted(log.glob("*"))  # N.compact sorts after N and has all batches up to N
+        if path.name.removesuffix(".compact").isdigit()
+    }
+    compact = max((number for number, path in batches.items() if path.suffix == ".compact"), default=-1)
+    found: dict[str, None] = {}
+    for number, path in sorted(batches.items()):
+        if number < compact:
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            found[str(json.loads(line)["path"])] = None
+    return [Path(unquote(urlparse(uri).path)) for uri in found]
+
+
+def _load(
+    connection: Any,
+    name: str,
+    columns: Sequence[str],
+    types: Mapping[str, str],
+    files: Iterable[Path],
+    late_before_us: int | None,
+) -> None:
+    """A table of the files' rows without the late ones; of no rows if there are no files."""
+    paths = [str(path) for path in files]
+    quoted = [f'"{column}"' for column in columns]
+    typed = ", ".join(f'"{column}" {types[column]}' for column in columns)
+    connection.execute(f"CREATE TEMP TABLE {name} ({typed})")
+    if not paths:
+        return
+    kept = "" if late_before_us is None else f'WHERE "at" >= make_timestamptz({int(late_before_us)})'
+    select = f"SELECT {', '.join(quoted)} FROM read_parquet($paths) {kept}"
+    connection.execute(f"INSERT INTO {name} {select}", {"paths": paths})
+
+
+def _count(connection: Any, select: str) -> int:
+    # DuckDB 2.0: results are fetched from the connection, relations have no fetchone().
+    return int(connection.execute(f"SELECT count(*) FROM ({select})").fetchall()[0][0])

@@ -1,0 +1,254 @@
+"""Runs the demo: produce, join, show, drain, and let DuckDB judge."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import redis
+from rich.console import Console
+from rich.live import Live
+
+from split_union.query import JoinQuery, Stream
+from trimtab.demo import workload as work
+from trimtab.demo.board import Board
+from trimtab.demo.oracle import Verdict, committed_files, verdict
+from trimtab.durations import spark_interval
+from trimtab.embedded import EmbeddedRedis
+from trimtab.runner.failures import root_cause
+from trimtab.runner.progress import ProgressReader
+from trimtab.runner.run import QueryFailed
+from trimtab.runner.spark_session import make_session, stop_session
+from trimtab.runner.stopping import StopRequest, stop_query
+from trimtab.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+NAME: Final = "demo"
+POLL_S: Final = 0.25
+PLAIN_EVERY_S: Final = 5.0
+BACKLOG_S: Final = 15
+"""So many seconds' rows may wait to be read: a machine that is too slow gets fewer rows, not more time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    duration_s: float
+    rows_per_s: int
+    workers: int
+    executors: int
+    seed: int
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    summary: dict[str, Any]
+    verdict: Verdict | None
+    """None: interrupted before the input was joined to its end."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"summary": self.summary, "verdict": None if self.verdict is None else asdict(self.verdict)}
+
+
+def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
+    console = Console()
+    master = f"local-cluster[{options.executors},1,1024]"
+    console.print(f"Starting Redis and Spark ({master}) with {options.workers} workers ...", highlight=False)
+    board = Board()
+    with EmbeddedRedis() as server:
+        spark = _spark(options, master)
+        try:
+            with stop.installed():
+                load = _workload(spark, options)
+                streamed_s, finished = _stream(spark, options, load, board, server.url, console, stop)
+        finally:
+            stop_session(spark)
+    summary = board.summary(streamed_s)
+    _print_summary(console, summary)
+    if not finished:
+        console.print("Interrupted: the input was not joined to its end, so there is no verdict.")
+        return Outcome(summary, None)
+    console.print("DuckDB joins the same input files ...")
+    inputs = {stream: sorted((load.directory / stream).glob("*.parquet")) for stream in work.STREAMS}
+    judged = verdict(
+        inputs,
+        committed_files(options.directory / "output"),
+        window_us=work.WINDOW_US,
+        late_before_us=load.late_before_us,
+    )
+    console.print(str(judged), style="bold green" if judged.good else "bold red", highlight=False)
+    return Outcome(summary, judged)
+
+
+def _spark(options: DemoOptions, master: str) -> SparkSession:
+    config = {
+        "spark.local.dir": str(options.directory / "spark"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.streaming.numRecentProgressUpdates": "20",
+    }
+    return make_session(master=master, app_name="trimtab demo", config=config, scratch=options.directory)
+
+
+def _workload(spark: SparkSession, options: DemoOptions) -> work.Workload:
+    """Spark itself says which key falls into which group: that is how the skew can be aimed at one worker."""
+    rows = spark.range(0, work.KEYS, 1, 1).selectExpr(f"pmod(xxhash64(id), {work.PARTITIONS}) AS g").collect()
+    return work.Workload(
+        options.directory / "input",
+        seed=options.seed,
+        rows_per_s=options.rows_per_s,
+        groups=np.array([row[0] for row in rows], np.int64),
+        workers=options.workers,
+        start_us=int(time.time()) * 1_000_000,
+    )
+
+
+def _joined(spark: SparkSession, options: DemoOptions, load: work.Workload, url: str) -> DataFrame:
+    join = JoinQuery(
+        name=NAME,
+        window=spark_interval(work.WINDOW_US),
+        lateness=spark_interval(work.LATENESS_US),
+        partitions=work.PARTITIONS,
+        workers=options.workers,
+        where=("A.price < B.price",),
+        streams=tuple(Stream(name, key="user", time="at") for name in work.STREAMS),
+    )
+    reader = spark.readStream.schema(work.SCHEMA).option("maxFilesPerTrigger", 20)
+    inputs = {name: reader.parquet(str(load.directory / name)) for name in work.STREAMS}
+    return join.join(spark, inputs, redis=url, checkpoint=str(options.directory / "checkpoint"))
+
+
+def _stream(
+    spark: SparkSession,
+    options: DemoOptions,
+    load: work.Workload,
+    board: Board,
+    url: str,
+    console: Console,
+    stop: StopRequest,
+) -> tuple[float, bool]:
+    """Seconds of streaming, and whether all input was joined."""
+    load.write_slice(late=False)
+    query = (
+        _joined(spark, options, load, url)
+        .writeStream.format("parquet")
+        .queryName(NAME)
+        .option("path", str(options.directory / "output"))
+        .option("checkpointLocation", str(options.directory / "checkpoint"))
+        .trigger(processingTime="1 second")
+        .start()
+    )
+    watch = _Watch(query, board, Store(url), stop)
+    producer = work.Producer(
+        load,
+        backlog=lambda: load.rows_written - board.input_rows,
+        backlog_max=BACKLOG_S * options.rows_per_s,
+    )
+    begun = time.monotonic()
+    try:
+        with _screen(console, board) as screen:
+            watch.until(lambda: board.batch >= 0, lambda: screen("first batch, executors warm up"))
+            begun = time.monotonic()
+            end = begun + options.duration_s
+            if not stop:
+                producer.start()
+            while not stop and time.monotonic() < end:
+                # From the third batch on there is a watermark that a row may be late for.
+                producer.late_allowed = board.batch >= 2
+                left = max(0.0, end - time.monotonic())
+                watch.once()
+                screen(f"{left:3.0f} s left")
+                stop.wait(POLL_S)
+            if producer.is_alive():
+                producer.stop()
+            watch.until(lambda: board.input_rows >= load.rows_written, lambda: screen("draining"))
+            streamed_s = time.monotonic() - begun
+            if not stop:
+                query.processAllAvailable()
+                watch.once()
+            finished = not stop
+            stop_query(query, watch.once)
+            screen("done" if finished else "interrupted", last=True)
+    finally:
+        with contextlib.suppress(Exception):
+            if producer.is_alive():
+                producer.stop()
+        with contextlib.suppress(Exception):
+            query.stop()
+    if producer.waited_s:
+        console.print(f"The machine could not keep up: no new rows in {producer.waited_s} seconds.")
+    return streamed_s, finished
+
+
+class _Watch:
+    """Follows the query: every finished batch goes to the board, and a failure comes out as an error."""
+
+    def __init__(self, query: StreamingQuery, board: Board, store: Store, stop: StopRequest) -> None:
+        self._query = query
+        self._reader = ProgressReader(query)
+        self._board = board
+        self._store = store
+        self._stop = stop
+
+    def once(self) -> int:
+        for progress in self._reader.new():
+            try:
+                reports = self._store.reports(NAME, progress.batch)
+            except redis.RedisError:
+                reports = {}
+            self._board.add(progress, reports)
+        if not self._query.isActive:
+            error = self._query.exception()
+            if error is not None:
+                raise QueryFailed(f"the demo's query failed: {root_cause(error)}")
+        return self._reader.last_batch
+
+    def until(self, done: Any, show: Any) -> None:
+        while not done() and not self._stop:
+            self.once()
+            show()
+            self._stop.wait(POLL_S)
+
+
+@contextlib.contextmanager
+def _screen(console: Console, board: Board) -> Iterator[Any]:
+    """A table that changes in place in a terminal; elsewhere a line now and then."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+
+            def update(phase: str, last: bool = False) -> None:
+                live.update(board.table(phase), refresh=True)
+
+            yield update
+        return
+    told_at = 0.0
+
+    def tell(phase: str, last: bool = False) -> None:
+        nonlocal told_at
+        if last or time.monotonic() - told_at >= PLAIN_EVERY_S:
+            told_at = time.monotonic()
+            print(board.plain(phase), flush=True)
+            if last:
+                from trimtab.runner.show import print_table
+
+                print_table(board.table(phase))
+
+    yield tell
+
+
+def _print_summary(console: Console, summary: dict[str, Any]) -> None:
+    console.print(
+        f"{summary['rows']:,} rows ({summary['rows_per_s']:,.0f}/s), {summary['results']:,} results, "
+        f"{summary['batches']} batches, median {summary['median_batch_ms']:,} ms, "
+        f"resident hit rate {summary['resident_hit_rate']:.1%}",
+        highlight=False,
+        soft_wrap=True,
+    )

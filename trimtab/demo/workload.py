@@ -1,0 +1,157 @@
+"""The demo's input: three streams of parquet files at a steady pace, skewed so that one worker gets most.
+
+No row is late by accident. Each stream's files are in time order, a row is at most `DISORDER_US` older than
+its file's slice of time, and that is less than the lateness; so every row is newer than the watermark, which
+is the minimum over the streams of the newest time minus the lateness. Rows that are late on purpose are an
+hour old and are written only once the third batch is done: the next one's late rows are judged by a watermark
+that comes from data, and so are those of all after it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+STREAMS: Final = ("A", "B", "C")
+SCHEMA: Final = "user long, price double, at timestamp"
+SLICE_US: Final = 1_000_000
+DISORDER_US: Final = 2_000_000
+LATENESS_US: Final = 3_000_000
+WINDOW_US: Final = 5_000_000
+HOUR_US: Final = 3_600_000_000
+PARTITIONS: Final = 64
+KEYS: Final = 128_000
+HOT_WORKER: Final = 1
+ODD_ROWS: Final = 5
+"""Late rows, and rows with a null key, in each file that has them."""
+
+Longs = npt.NDArray[np.int64]
+
+
+class Workload:
+    """Makes the files; the same seed makes the same rows."""
+
+    def __init__(
+        self, directory: Path, *, seed: int, rows_per_s: int, groups: Longs, workers: int, start_us: int
+    ) -> None:
+        """`groups` has the partition group of each key, as Spark's hash has it."""
+        self.directory = directory
+        self.start_us = start_us
+        self.rows_written = 0
+        self.slices = 0
+        self._rng = np.random.default_rng(seed)
+        self._rows = max(1, rows_per_s // len(STREAMS))
+        self._keys, self._ends = _keys_by_rank(groups, workers)
+        weight = 1 / np.arange(1, PARTITIONS + 1)
+        self._weight = weight / weight.sum()
+        for stream in STREAMS:
+            (directory / stream).mkdir(parents=True)
+
+    @property
+    def late_before_us(self) -> int:
+        """Rows older than this are late on purpose, all others are in time."""
+        return self.start_us - HOUR_US // 2
+
+    def write_slice(self, *, late: bool) -> None:
+        """The next second of event time, one file for each stream."""
+        begin_us = self.start_us + self.slices * SLICE_US
+        for stream in STREAMS:
+            table = self._table(begin_us, late)
+            self._write(self.directory / stream, table)
+            self.rows_written += table.num_rows
+        self.slices += 1
+
+    def _table(self, begin_us: int, late: bool) -> pa.Table:
+        rng = self._rng
+        users = self._users(self._rows)
+        times = begin_us + rng.integers(0, SLICE_US, self._rows)
+        delayed = rng.random(self._rows) < 0.2
+        times[delayed] -= rng.integers(0, DISORDER_US, int(delayed.sum()))
+        missing = np.zeros(self._rows, bool)
+        missing[:ODD_ROWS] = True
+        if late:
+            # The same few users and times in all streams: they would join if they were not left out.
+            users = np.concatenate([users, np.arange(ODD_ROWS)])
+            times = np.concatenate([times, np.full(ODD_ROWS, self.start_us - HOUR_US)])
+            missing = np.concatenate([missing, np.zeros(ODD_ROWS, bool)])
+        prices = np.round(rng.random(len(users)) * 100, 2)
+        order = rng.permutation(len(users))
+        return pa.table(
+            {
+                "user": pa.array(users[order], pa.int64(), mask=missing[order]),
+                "price": pa.array(prices[order], pa.float64()),
+                "at": pa.array(times[order], pa.timestamp("us", tz="UTC")),
+            }
+        )
+
+    def _users(self, count: int) -> Longs:
+        """A group by Zipf's law, then one of its keys, low ones more often."""
+        rank = self._rng.choice(PARTITIONS, count, p=self._weight)
+        low, high = self._ends[rank], self._ends[rank + 1]
+        place = low + ((high - low) * self._rng.random(count) ** 1.3).astype(np.int64)
+        found: Longs = self._keys[place]
+        return found
+
+    def _write(self, directory: Path, table: pa.Table) -> None:
+        """Written under a name that Spark passes over, then renamed: a file is seen whole or not at all."""
+        name = f"{self.slices:06d}.parquet"
+        part = directory / f".{name}.part"
+        pq.write_table(table, part)
+        # Spark reads files in order of these times; if two were equal, it might swap them.
+        seconds = self.start_us / 1e6 + self.slices
+        os.utime(part, (seconds, seconds))
+        part.rename(directory / name)
+
+
+def _keys_by_rank(groups: Longs, workers: int) -> tuple[Longs, Longs]:
+    """Keys by the rank of their group, the hot worker's groups first; and where each group's keys end."""
+    order = sorted(range(PARTITIONS), key=lambda group: (group % workers != HOT_WORKER % workers, group))
+    rank = np.empty(PARTITIONS, np.int64)
+    rank[order] = np.arange(PARTITIONS)
+    ranks = rank[groups]
+    keys = np.argsort(ranks, kind="stable").astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=PARTITIONS))]).astype(np.int64)
+    return keys, ends
+
+
+class Producer(threading.Thread):
+    """Writes a slice each second until told to stop; waits while the query is too far behind."""
+
+    def __init__(self, workload: Workload, *, backlog: Callable[[], int], backlog_max: int) -> None:
+        super().__init__(name="trimtab-demo-producer", daemon=True)
+        self._workload = workload
+        self._backlog = backlog
+        self._backlog_max = backlog_max
+        self._ended = threading.Event()
+        self.late_allowed = False
+        self.waited_s = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        due = time.monotonic()
+        try:
+            while not self._ended.is_set():
+                if self._backlog() <= self._backlog_max:
+                    self._workload.write_slice(late=self.late_allowed)
+                else:
+                    self.waited_s += 1
+                due += SLICE_US / 1e6
+                self._ended.wait(max(0.0, due - time.monotonic()))
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> None:
+        """No further file; raises what went wrong with the ones before."""
+        self._ended.set()
+        self.join()
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,1 @@
+"""A join without a program: `trimtab run query.yaml`, and the same file through spark-submit."""

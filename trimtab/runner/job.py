@@ -1,0 +1,248 @@
+"""What a query.yaml says: sources, sink, query, Spark. Checked as far as it goes without Spark."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from split_union.query import JoinQuery, Stream
+from trimtab.durations import parse_us
+from trimtab.errors import InvalidInput
+from trimtab.runner.yaml_text import fill_in, read_yaml
+
+Option = str | bool | int | float
+_PROCESSING = re.compile(r"processing\s+(.+)")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SparkPart(_Part):
+    """`spark:`"""
+
+    master: str | None = None
+    app_name: str | None = None
+    config: dict[str, Option] = {}
+
+
+class SourcePart(_Part):
+    """`source:` of a stream: what spark.readStream is told."""
+
+    format: str
+    data_schema: str | None = Field(None, alias="schema")
+    options: dict[str, Option] = {}
+    path: str | None = None
+    select: list[str] = []
+    """SQL expressions that make the stream's columns of the source's."""
+
+
+class StreamPart(_Part):
+    """One entry of `streams:`"""
+
+    key: str | list[str]
+    time: str
+    source: SourcePart
+    watermark: str | None = None
+    """A delay of this stream's own; then the query's `lateness` is left out."""
+
+    @field_validator("watermark")
+    @classmethod
+    def _check_watermark(cls, text: str | None) -> str | None:
+        if text is not None and parse_us(text, "watermark") < 0:
+            raise InvalidInput("watermark", text, "is negative", 'Use "0 seconds" to wait for nobody.')
+        return text
+
+
+class QueryPart(_Part):
+    """`query:`, with the defaults of `JoinQuery`."""
+
+    name: str
+    window: str
+    lateness: str | None = None
+    partitions: int = JoinQuery.model_fields["partitions"].default
+    workers: int = JoinQuery.model_fields["workers"].default
+    where: str | list[str] = []
+    ordered: bool = False
+    plan: str = JoinQuery.model_fields["plan"].default
+    streams: dict[str, StreamPart]
+
+
+class SinkPart(_Part):
+    """`sink:`: what writeStream is told."""
+
+    format: str
+    path: str | None = None
+    options: dict[str, Option] = {}
+    mode: Literal["append"] = "append"
+    trigger: str | None = None
+    """ "processing 1 second", "available now" or "once"; without it batch follows batch."""
+
+    @field_validator("trigger")
+    @classmethod
+    def _check_trigger(cls, text: str | None) -> str | None:
+        trigger_arguments(text)
+        return text
+
+
+class JobFile(_Part):
+    """The whole file."""
+
+    spark: SparkPart = SparkPart()
+    redis: str | None = None
+    checkpoint: str
+    query: QueryPart
+    sink: SinkPart
+
+    def join_query(self) -> JoinQuery:
+        """The query as a program would have written it; its errors name the field in the file."""
+        part = self.query
+        streams = []
+        for name, stream in part.streams.items():
+            key = stream.key if isinstance(stream.key, str) else tuple(stream.key)
+            try:
+                streams.append(Stream(name, key=key, time=stream.time))
+            except InvalidInput as error:
+                where = f"query.streams.{name}"
+                raise _moved(error, where if error.field == "name" else f"{where}.{error.field}") from None
+        try:
+            return JoinQuery(
+                name=part.name,
+                window=part.window,
+                lateness=part.lateness,
+                partitions=part.partitions,
+                workers=part.workers,
+                where=(part.where,) if isinstance(part.where, str) else tuple(part.where),
+                ordered=part.ordered,
+                plan=part.plan,
+                streams=tuple(streams),
+            )
+        except InvalidInput as error:
+            raise _moved(error, f"query.{error.field}") from None
+
+
+def load_job(path: Path, environ: Mapping[str, str] = os.environ) -> JobFile:
+    """The file's content, or an error that names one field, its value, what is wrong and what to do."""
+    written = read_yaml(path)
+    filled = fill_in(written, environ)
+    try:
+        job = JobFile.model_validate(filled)
+    except ValidationError as error:
+        raise _explained(error, written) from None
+    job.join_query()
+    return job.model_copy(update={"checkpoint": absolute(job.checkpoint)})
+
+
+def absolute(location: str) -> str:
+    """A local path as executors can use it: they have working directories of their own. URIs stay."""
+    return location if "://" in location or location.startswith("file:") else str(Path(location).absolute())
+
+
+def trigger_arguments(text: str | None) -> dict[str, Any]:
+    """The keyword arguments of DataStreamWriter.trigger; none for batch after batch."""
+    if text is None:
+        return {}
+    words = " ".join(text.lower().split())
+    if words == "available now":
+        return {"availableNow": True}
+    if words == "once":
+        return {"once": True}
+    interval = _PROCESSING.fullmatch(words)
+    if interval is None:
+        raise InvalidInput(
+            "trigger",
+            text,
+            "is no trigger",
+            'Use "processing 1 second" (or another interval), "available now" or "once".',
+        )
+    interval_us = parse_us(interval.group(1), "trigger")
+    if interval_us < 0:
+        raise InvalidInput(
+            "trigger", text, "is negative", 'Use "processing 0 seconds" for batch after batch.'
+        )
+    return {"processingTime": f"{interval_us // 1000} milliseconds"}
+
+
+def option_text(value: Option) -> str:
+    """An option as Spark reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _moved(error: InvalidInput, field: str) -> InvalidInput:
+    return InvalidInput(field, error.value, error.problem, error.remedy)
+
+
+def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
+    """Pydantic's first complaint in our words. Values are shown as written: variables may hold passwords."""
+    first = error.errors()[0]
+    location = [part for part in first["loc"] if part not in _UNION_TAGS]
+    if location and location[-1] == "[key]":
+        location.pop()
+    field = ".".join(map(str, location))
+    value = _short(_at(written, location))
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidInput):
+        return InvalidInput(field, value, cause.problem, cause.remedy)
+    part = _part_of(location[:-1] if first["type"] in ("missing", "extra_forbidden") else location)
+    known = _keys(part)
+    if first["type"] == "missing":
+        return InvalidInput(field, None, "is missing", f"{_owner(location)} has: {', '.join(known)}.")
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(location[-1]), known, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        return InvalidInput(
+            field, value, "is not known here", f"{hint}{_owner(location)} has: {', '.join(known)}."
+        )
+    remedy = "Texts like yes, no, on and 1 mean other things in YAML: put them in quotes."
+    if first["type"] in ("model_type", "dict_type"):
+        remedy = f"Write one line for each of: {', '.join(known)}." if known else "Write `name: value` lines."
+    elif first["type"] == "literal_error":
+        remedy = "Leave it out, or use what is expected: a join's results are only ever added to."
+    return InvalidInput(field, value, first["msg"][:1].lower() + first["msg"][1:], remedy)
+
+
+_UNION_TAGS = ("str", "bool", "int", "float", "list[str]")
+
+
+def _at(value: Any, location: list[int | str]) -> Any:
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return f"{{{', '.join(map(str, value))}}}"
+    text = str(value)
+    return value if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _owner(location: list[int | str]) -> str:
+    return ".".join(map(str, location[:-1])) or "The file"
+
+
+def _part_of(location: list[int | str]) -> type[BaseModel] | None:
+    """The model that stands at a place in the file."""
+    fixed: dict[tuple[str, ...], type[BaseModel]] = {
+        (): JobFile,
+        ("spark",): SparkPart,
+        ("query",): QueryPart,
+        ("sink",): SinkPart,
+    }
+    names = tuple(map(str, location))
+    if names[:2] == ("query", "streams") and len(names) >= 3:
+        return {3: StreamPart, 4: SourcePart if names[-1] == "source" else None}.get(len(names))
+    return fixed.get(names)
+
+
+def _keys(part: type[BaseModel] | None) -> list[str]:
+    return [] if part is None else [field.alias or name for name, field in part.model_fields.items()]

@@ -1,0 +1,98 @@
+"""One line per micro-batch: batch, rows, results, rows/s, ms, watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from trimtab.offset_log import MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+METRIC: Final = "trimtab"
+"""Name of the observation that counts a batch's results, whatever the sink."""
+HEADER: Final = f"{'batch':>7} {'rows':>10} {'results':>10} {'rows/s':>9} {'ms':>7}  watermark"
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """What Spark tells about a finished batch."""
+
+    batch: int
+    rows: int
+    results: int | None
+    ms: int
+    watermark: str
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows * 1000 / self.ms if self.ms else 0.0
+
+    def line(self) -> str:
+        results = "-" if self.results is None else f"{self.results:,}"
+        counts = f"{self.batch:>7} {self.rows:>10,} {results:>10}"
+        return f"{counts} {self.rows_per_s:>9,.0f} {self.ms:>7,}  {self.watermark}"
+
+
+def observed(frame: DataFrame) -> DataFrame:
+    """The same rows, counted: few sinks tell Spark how many they took."""
+    from pyspark.sql.functions import count, lit
+
+    return frame.observe(METRIC, count(lit(1)).alias("results"))
+
+
+def parse_progress(progress: Any) -> BatchProgress | None:
+    """A finished batch; None for what Spark also sends while a query is idle."""
+    durations = progress["durationMs"]
+    if "addBatch" not in durations:
+        return None
+    observed_metrics = progress["observedMetrics"] or {}
+    counted = observed_metrics.get(METRIC)
+    return BatchProgress(
+        batch=int(progress["batchId"]),
+        rows=sum(int(source["numInputRows"]) for source in progress["sources"] if not _is_control(source)),
+        results=None if counted is None else int(counted["results"]),
+        ms=int(durations.get("triggerExecution", 0)),
+        watermark=_plain_time((progress["eventTime"] or {}).get("watermark")),
+    )
+
+
+class ProgressReader:
+    """Hands out each finished batch once, in order."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._last = -1
+
+    @property
+    def last_batch(self) -> int:
+        return self._last
+
+    def new(self) -> Iterator[BatchProgress]:
+        for each in self._query.recentProgress:
+            found = parse_progress(each)
+            if found is not None and found.batch > self._last:
+                self._last = found.batch
+                yield found
+
+
+def _is_control(source: Any) -> bool:
+    """Known by its offset: Spark describes all Python sources alike."""
+    return f'"{MARK}"' in str(source["endOffset"])
+
+
+def _plain_time(text: str | None) -> str:
+    if not text or text.startswith("1970-01-01T00:00:00.000"):
+        return "-"
+    return text.replace("T", " ").removesuffix("Z")
+
+
+def plain_watermark(watermark_us: int) -> str:
+    """A watermark of a report, in the same words."""
+    if watermark_us <= 0:
+        return "-"
+    return datetime.fromtimestamp(watermark_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,141 @@
+"""`trimtab run query.yaml`: builds the query, starts it, prints a line per batch, ends in order."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trimtab.errors import TrimtabError
+from trimtab.runner.job import JobFile, load_job, option_text
+from trimtab.runner.stopping import StopRequest, stop_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S: Final = 0.2
+OK: Final = 0
+FAILED: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    check: bool = False
+    duration_s: float | None = None
+    progress: bool = True
+
+
+class QueryFailed(TrimtabError):
+    """The running query ended by itself with an error; what it had committed is safe in its checkpoint."""
+
+
+def run_file(path: Path, options: RunOptions) -> int:
+    """Exit code 0; bad input raises InvalidInput, a failed query QueryFailed."""
+    job = load_job(path)
+    stop = StopRequest()
+    with stop.installed(), tempfile.TemporaryDirectory(prefix="trimtab-run-") as scratch:
+        return _on_spark(job, options, stop, Path(scratch))
+
+
+def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Path) -> int:
+    # Late, so that --help and a bad file answer at once.
+    from trimtab.runner.spark_session import make_session, stop_session, submitted
+
+    given = submitted()
+    if given and job.spark.master is not None:
+        _note(f"spark.master = {job.spark.master!r} is ignored: this session has one already")
+    spark = make_session(
+        master=job.spark.master,
+        app_name=job.spark.app_name or f"trimtab {job.query.name}",
+        config={name: option_text(value) for name, value in job.spark.config.items()},
+        scratch=scratch,
+    )
+    try:
+        with stop.installed():
+            if options.check:
+                _check(spark, job, scratch)
+            elif not stop:
+                _run(spark, job, options, stop)
+    finally:
+        # Sessions of our own only need it done in order; one of spark-submit's ends with this program, too.
+        stop_session(spark)
+    return OK
+
+
+def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
+    """All that a start would find wrong, with nothing written: neither checkpoint nor Redis is touched."""
+    from trimtab.embedded import EmbeddedRedis
+    from trimtab.offset_log import Checkpoint
+    from trimtab.runner.build import build_join, build_writer, check_sink
+    from trimtab.store import Store
+
+    if job.redis is not None:
+        Store(job.redis).check()
+    # A checkpoint that has run is only read by the join; a new one would be claimed, so a stand-in is.
+    used = Checkpoint(job.checkpoint).last_batch() is not None
+    with EmbeddedRedis() as server:
+        result = build_join(
+            spark, job, checkpoint=job.checkpoint if used else str(scratch / "checkpoint"), redis=server.url
+        )
+        build_writer(result, job)
+        check_sink(spark, job.sink)
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
+    print(f"{job.query.name}: {len(job.query.streams)} streams, {job.query.workers} workers: ready to run")
+    print(f"checkpoint: {job.checkpoint} ({'goes on where it stopped' if used else 'new'})")
+    print(f"result: {columns}")
+
+
+def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopRequest) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from trimtab.runner.build import build_join, build_writer
+    from trimtab.runner.failures import root_cause
+
+    result = build_join(spark, job, checkpoint=job.checkpoint, redis=job.redis)
+    try:
+        query = build_writer(result, job).start()
+        _watch(query, options, stop)
+    except (PySparkException, Py4JError) as error:
+        raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+
+
+def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
+    """Until the query ends, a signal comes, or the time is over."""
+    from trimtab.runner.progress import HEADER, ProgressReader
+
+    reader = ProgressReader(query)
+    headed = False
+
+    def tell() -> int:
+        nonlocal headed
+        for batch in reader.new():
+            if options.progress:
+                if not headed:
+                    print(HEADER)
+                headed = True
+                print(batch.line(), flush=True)
+        return reader.last_batch
+
+    deadline = None if options.duration_s is None else time.monotonic() + options.duration_s
+    while query.isActive and not stop and (deadline is None or time.monotonic() < deadline):
+        tell()
+        stop.wait(POLL_S)
+    if query.isActive:
+        if stop:
+            _note("stopping after the current batch (again: at once)")
+        stop_query(query, tell)
+        with contextlib.suppress(Exception):
+            tell()
+        return
+    tell()
+    query.awaitTermination()  # raises what ended it
+
+
+def _note(text: str) -> None:
+    print(f"trimtab: {text}", file=sys.stderr, flush=True)

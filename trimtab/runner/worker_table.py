@@ -1,0 +1,47 @@
+"""Workers' reports as a table: who has how much of the load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from trimtab.reports import WorkerReport
+
+
+def load_of(report: WorkerReport) -> int:
+    """Work that a batch's rows caused, in tuples handled: CPU time would count a batch's fixed cost, too."""
+    return sum(report.group_rows) + sum(report.group_probes) + sum(report.group_results)
+
+
+def shares(loads: Sequence[float]) -> list[float]:
+    """Parts of the whole; zero all over if there is no load."""
+    whole = sum(loads)
+    return [load / whole if whole else 0.0 for load in loads]
+
+
+def newest_reports(reports: Iterable[WorkerReport]) -> Table:
+    """One line per worker, as each reported last."""
+    ordered = sorted(reports, key=lambda report: report.worker)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("worker", "executor", "batch", "epoch", "rows", "results", "late", "null"):
+        table.add_column(name, justify="right")
+    for name in ("state rows", "state MB", "CPU ms", "share", "resident"):
+        table.add_column(name, justify="right")
+    for report, share in zip(ordered, shares([load_of(report) for report in ordered]), strict=True):
+        table.add_row(
+            str(report.worker),
+            report.executor,
+            str(report.batch),
+            str(report.epoch),
+            f"{sum(report.rows.values()):,}",
+            f"{report.results:,}",
+            f"{sum(report.late_rows.values()):,}",
+            f"{sum(report.bad_rows.values()):,}",
+            f"{report.state_rows:,}",
+            f"{report.state_bytes / 1e6:.1f}",
+            f"{report.cpu_ns / 1e6:.0f}",
+            f"{share:.0%}",
+            report.resident,
+        )
+    return table

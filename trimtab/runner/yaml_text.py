@@ -1,0 +1,104 @@
+"""Reads YAML into plain values: safe tags only, no key twice, ${NAME} from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.errors import InvalidInput
+
+# $${NAME} stands for the text ${NAME} itself.
+_VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping in the file, variables not yet filled in."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidInput(
+            "file", str(path), f"cannot be read ({reason})", "Give the path of a YAML file."
+        ) from None
+    try:
+        # Parsed to nodes first: safe_load would silently keep the last of two equal keys, and lose a stream.
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_twins(path, node, "", set())
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidInput(
+            "file",
+            str(path),
+            f"is not YAML: {_place(error)}",
+            "Correct it there; texts may be put in quotes.",
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidInput(
+            "file", str(path), "has no mapping at its top", "It starts with `spark:`, `query:` or the like."
+        )
+    return value
+
+
+def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
+    """A copy with ${NAME} and ${NAME:-default} replaced in all strings."""
+    if isinstance(value, dict):
+        return {
+            key: fill_in(each, environ, f"{field}.{key}" if field else str(key))
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [fill_in(each, environ, f"{field}[{index}]") for index, each in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        escaped, name, default = match.groups()
+        if escaped:
+            return match.group(0)[1:]
+        found = environ.get(name, default)
+        if found is None:
+            raise InvalidInput(
+                field,
+                value,
+                f"the environment variable {name} is not set",
+                f"Set it, or write ${{{name}:-default}}; $${{{name}}} is the text itself.",
+            )
+        return found
+
+    return _VARIABLE.sub(replaced, value)
+
+
+def _refuse_twins(path: Path, node: yaml.Node | None, field: str, seen: set[int]) -> None:
+    # An alias is the node it stands for, so a document can contain itself.
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, each in enumerate(node.value):
+            _refuse_twins(path, each, f"{field}[{index}]", seen)
+    elif isinstance(node, yaml.MappingNode):
+        known: set[str] = set()
+        for key, each in node.value:
+            name = str(key.value)
+            where = f"{field}.{name}" if field else name
+            if name in known:
+                line = key.start_mark.line + 1
+                raise InvalidInput(
+                    where,
+                    name,
+                    f"is there twice ({path.name}, line {line})",
+                    "Keep one, or rename the other.",
+                )
+            known.add(name)
+            _refuse_twins(path, each, where, seen)
+
+
+def _place(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).splitlines()[0]
