@@ -15,6 +15,9 @@ from trimtab import JoinQuery, Stream
 from trimtab.store import Store
 
 LATENESS = "1 second"
+PHASES_INSIDE = ("decode", "join", "encode", "state calls", "state commit")
+PHASES = ("driver", "split", *PHASES_INSIDE, "transport, union, sink")
+_PHASE_OF = {"attach": "decode", "publish": "state calls", "state": "state calls"}
 
 
 @dataclass
@@ -26,6 +29,7 @@ class Measured:
     bytes_per_row: float = 0.0
     hit_share: float = 0.0
     results: int = 0
+    state_rows: int = 0
 
 
 def read(spark: SparkSession, workload: Workload, directory: Path) -> dict[str, DataFrame]:
@@ -34,7 +38,13 @@ def read(spark: SparkSession, workload: Workload, directory: Path) -> dict[str, 
 
 
 def trimtab_result(
-    spark: SparkSession, workload: Workload, inputs: dict[str, DataFrame], checkpoint: Path, redis: str, workers: int, name: str
+    spark: SparkSession,
+    workload: Workload,
+    inputs: dict[str, DataFrame],
+    checkpoint: Path,
+    redis: str,
+    workers: int,
+    name: str,
 ) -> DataFrame:
     query = JoinQuery(
         name=name,
@@ -47,9 +57,11 @@ def trimtab_result(
     return query.join(spark, inputs, redis=redis, checkpoint=str(checkpoint))
 
 
-def native_result(spark: SparkSession, workload: Workload, inputs: dict[str, DataFrame], workers: int, provider: str) -> DataFrame:
-    """Spark's joins, chained. A symmetric three-way join is refused (MULTIPLE_EVENT_TIME_COLUMNS), so each join hands on
-    one event time; the others become plain timestamps, compared by plain conditions."""
+def native_result(
+    spark: SparkSession, workload: Workload, inputs: dict[str, DataFrame], workers: int, provider: str
+) -> DataFrame:
+    """Spark's joins, chained. A symmetric three-way join is refused (MULTIPLE_EVENT_TIME_COLUMNS), so each join hands
+    on one event time; the others become plain timestamps, compared by plain conditions."""
     spark.conf.set("spark.sql.shuffle.partitions", str(workers))
     if provider == "rocksdb":
         spark.conf.set(
@@ -63,10 +75,10 @@ def native_result(spark: SparkSession, workload: Workload, inputs: dict[str, Dat
         stream: frame.withWatermark("at", LATENESS).select(*(F.col(c).alias(f"{stream}_{c}") for c in frame.columns))
         for stream, frame in inputs.items()
     }
-    first, *others = workload.streams
+    first, *others = list(workload.streams)
 
     def joined(left: DataFrame, stream: str) -> DataFrame:
-        earlier = [s for s in workload.streams[: workload.streams.index(stream)]]
+        earlier = workload.streams[: workload.streams.index(stream)]
         near = [f"{stream}_at >= {s}_at - {window} and {stream}_at <= {s}_at + {window}" for s in earlier]
         condition = " and ".join([f"{first}_user = {stream}_user", *near])
         out = left.join(renamed[stream], F.expr(condition))
@@ -82,6 +94,9 @@ def run(result: DataFrame, checkpoint: Path, output: Path) -> list[dict[str, Any
         result.writeStream.format("parquet")
         .option("path", str(output))
         .option("checkpointLocation", str(checkpoint))
+        # A plain sink, the same for both: the join is what is measured, not Parquet's dictionaries.
+        .option("compression", "uncompressed")
+        .option("parquet.enable.dictionary", "false")
         .trigger(availableNow=True)
         .start()
     )
@@ -101,28 +116,58 @@ def collect(progress: list[dict[str, Any]], warm: int) -> Measured:
 
 
 def add_reports(measured: Measured, store: Store, name: str, progress: list[dict[str, Any]], warm: int) -> None:
-    """Where a batch's time goes, from the workers' reports and from Spark's progress (mean over the measured batches)."""
-    totals: dict[str, float] = {}
-    count = hits = reports_seen = 0
+    """Where a batch's time goes, from the workers' reports and Spark's progress: means over the measured batches."""
+    sums: dict[str, float] = {}
+    batches = hits = reports_seen = 0
     for entry in progress:
-        batch = entry["batchId"]
-        reports = store.reports(name, batch)
-        if batch < warm or not reports:
+        reports = store.reports(name, entry["batchId"])
+        if entry["batchId"] < warm or not reports:
             continue
-        count += 1
+        batches += 1
         took = entry["durationMs"]
-        driver = took["triggerExecution"] - took.get("addBatch", 0)
         slowest = max(reports.values(), key=lambda report: sum(report.phase_ns.values()))
-        parts = {phase: ns / 1e6 for phase, ns in slowest.phase_ns.items()}
-        parts["driver"] = driver
-        parts["state commit"] = max((op.get("commitTimeMs", 0) for op in entry["stateOperators"]), default=0) / len(reports)
-        parts["batch"] = took["triggerExecution"]
+        parts: dict[str, float] = {}
+        for phase, ns in slowest.phase_ns.items():
+            told = _PHASE_OF.get(phase, phase)
+            parts[told] = parts.get(told, 0) + ns / 1e6
+        parts["driver"] = took["triggerExecution"] - took.get("addBatch", 0)
+        # Spark adds the commits of all tasks up; they run side by side.
+        parts["state commit"] = sum(op.get("commitTimeMs", 0) for op in entry["stateOperators"]) / len(reports)
         for phase, ms in parts.items():
-            totals[phase] = totals.get(phase, 0) + ms
+            sums[phase] = sums.get(phase, 0) + ms
         for report in reports.values():
             reports_seen += 1
             hits += report.resident == "hit"
-            measured.bytes_per_row = max(measured.bytes_per_row, report.index_bytes / max(report.state_rows, 1))
+            tuples = report.state_rows + report.combined_rows
+            measured.bytes_per_row = max(measured.bytes_per_row, report.index_bytes / max(tuples, 1))
         measured.results += sum(report.results for report in reports.values())
-    measured.phases_ms = {phase: ms / max(count, 1) for phase, ms in totals.items()}
+        measured.state_rows = sum(report.state_rows for report in reports.values())
+    measured.phases_ms = {phase: ms / max(batches, 1) for phase, ms in sums.items()}
     measured.hit_share = hits / max(reports_seen, 1)
+
+
+def finished_stages(spark: SparkSession) -> int:
+    return len(_stages(spark))
+
+
+def add_stages(measured: Measured, spark: SparkSession, before: int, batches: int, warm: int) -> None:
+    """Wall time of the split stage and what the worker stage spends outside the worker: transport, union and sink."""
+    stages = _stages(spark)[before:]
+    split = [wall for number, wall in enumerate(stages) if number % 2 == 0][warm:]
+    join = [wall for number, wall in enumerate(stages) if number % 2 == 1][warm:]
+    if len(stages) != 2 * batches or not split:
+        return
+    inside = sum(measured.phases_ms.get(phase, 0) for phase in PHASES_INSIDE)
+    measured.phases_ms["split"] = sum(split) / len(split)
+    measured.phases_ms["transport, union, sink"] = max(sum(join) / len(join) - inside, 0)
+
+
+def _stages(spark: SparkSession) -> list[float]:
+    """Wall milliseconds of all finished stages, oldest first."""
+    context: Any = spark.sparkContext
+    doubles = context._gateway.new_array(context._jvm.double, 0)
+    found = context._jsc.sc().statusStore().stageList(None, False, False, doubles, None)
+    stages = [found.apply(i) for i in range(found.size())]
+    done = [stage for stage in stages if stage.completionTime().isDefined()]
+    done.sort(key=lambda stage: stage.stageId())
+    return [float(s.completionTime().get().getTime() - s.submissionTime().get().getTime()) for s in done]

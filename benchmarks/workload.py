@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 BATCH_US = 1_000_000
 """Event time that one micro-batch covers."""
 START_US = 1_700_000_000_000_000
-SCHEMA = "user long, price double, note string, at timestamp"
+SCHEMA = "user long, price double, at timestamp"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Workload:
     def keys(self) -> int:
         """Number of keys with which a batch has about `results_per_row` results per input row.
 
-        A batch finds about n * w^(n-1) * rows^n * sum(p^n) results: n streams, a window of w batches, p the keys' shares.
+        A batch finds about n * w^(n-1) * rows^n * sum(p^n) results: n streams, window of w batches, p the keys' shares.
         """
         ways = len(self.streams)
         wanted = self.results_per_row * self.input_rows_per_batch
@@ -81,7 +81,8 @@ class Workload:
         # Inverse of the continuous Zipf distribution on 1..keys.
         power = 1 - self.skew
         sample = ((keys**power - 1) * rng.random(self.rows) + 1) ** (1 / power)
-        return np.minimum(sample, keys).astype(np.int64) * 7919
+        drawn: npt.NDArray[np.int64] = np.minimum(sample, keys).astype(np.int64) * 7919
+        return drawn
 
 
 def write(workload: Workload, directory: Path) -> None:
@@ -96,8 +97,9 @@ def write(workload: Workload, directory: Path) -> None:
                 {
                     "user": workload.draw(rng, keys),
                     "price": rng.random(workload.rows),
-                    "note": pa.array([f"n{i % 1000:03d}" for i in range(workload.rows)]),
-                    "at": pa.array(np.sort(rng.integers(first, first + BATCH_US, workload.rows)), pa.timestamp("us", "UTC")),
+                    "at": pa.array(
+                        np.sort(rng.integers(first, first + BATCH_US, workload.rows)), pa.timestamp("us", "UTC")
+                    ),
                 }
             )
             path = directory / stream / f"{batch:05d}.parquet"

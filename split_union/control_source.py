@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from trimtab.epochs import Epoch, text_digest
+from trimtab.errors import BindingError
 from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file
 from trimtab.store import Store, successor
 
@@ -68,6 +69,12 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def initialOffset(self) -> Offset:
+        # Asked before batch 0 and again while it runs, offsets/0 then being written: is it the checkpoint of `join`?
+        if not self._checkpoint.exists("metadata") or (self._checkpoint.last_batch() or 0) > 0:
+            raise BindingError(
+                f"checkpoint = {self._checkpoint.location!r} is not the one that this query was started with: "
+                "start it with option('checkpointLocation', ...) set to the checkpoint given to join()."
+            )
         return {MARK: {"epoch": 0, "digest": "", "tick": 0}}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -108,7 +115,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._store.alarm(
                     self._query,
                     "redis-went-back",
-                    f"Redis had epoch {current}, the query runs with {bound.number}: published again from the offset log",
+                    f"Redis had epoch {current}, the query runs with {bound.number}: published again",
                 )
                 log.warning("Redis had epoch %s, running with %d: published again", current, bound.number)
                 return None
@@ -137,5 +144,3 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._checkpoint.write(epoch_file(number, digest), text)
         return {MARK: entry}
-
-

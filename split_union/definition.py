@@ -33,7 +33,10 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
         text = checkpoint.read(FILE)
         if text is None:
             raise CheckpointMismatch(
-                "checkpoint", location, "was made by a query that is not Trimtab's", "Give the join a directory of its own."
+                "checkpoint",
+                location,
+                "was made by a query that is not Trimtab's",
+                "Give the join a directory of its own.",
             )
         known = json.loads(text)
         incarnation = known.pop("incarnation")

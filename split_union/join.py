@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from split_union import control_source, session, shipping
+from split_union import control_source, session, shipping, transport
 from split_union.definition import claim_checkpoint
 from split_union.query import JoinQuery
-from split_union.schema import Input, arrow_type, check_inputs, is_plain_text, result_type
+from split_union.schema import Input, arrow_type, check_inputs, replace_type, result_type
 from split_union.split import SplitTask, tick_every_worker
 from split_union.union import unpack
 from trimtab import __version__, conditions
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 10.0
 """How often an idle query runs a batch, so that it can take commands."""
-_STAND_IN = "__trimtab_part"
 
 
 def build_join(
@@ -43,19 +44,24 @@ def build_join(
     redis: str | None,
     rebuild: bool,
 ) -> DataFrame:
-    """Check everything, then set the session up, claim the checkpoint, publish the first epoch and build the plan."""
+    """Check everything, then claim the checkpoint, set the session up, publish the first epoch and build the plan."""
     if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput("spark", type(spark).__name__, "is a Spark Connect session", "Use a classic SparkSession.")
+    if "://" not in checkpoint and not checkpoint.startswith("file:"):
+        # Executors have working directories of their own; Spark, too, reads a relative path from the driver's.
+        checkpoint = os.path.abspath(checkpoint)
     given = check_inputs(query, inputs, case_sensitive=_flag(spark, "spark.sql.caseSensitive"))
     placed = _place_conditions(query, spark, given)
+    session.check(spark, query.workers)
     store = Store(redis or shared_redis().url)
     store.check()
-    session.prepare(spark, query.workers)
     epoch = claim_checkpoint(query, _shape(query, given), checkpoint, store)
+    session.prepare(spark, query.workers)
     shipping.ship_packages(spark)
 
     spec = _join_spec(query, given, placed)
     result = result_type(given)
+    travelling = T.StructType([replace_type(f, transport.travelling_type(f.dataType)) for f in result.fields])
     keys = session.worker_keys(query.workers)
     splits = [_split(query, index, each, placed, checkpoint, keys) for index, each in enumerate(given)]
     routed = _control(query, spark, epoch, checkpoint, store.url, keys)
@@ -68,15 +74,16 @@ def build_join(
         checkpoint=checkpoint,
         redis_url=store.url,
         worker_keys=keys,
-        result_schema=_arrow_schema(spark, result).serialize().to_pybytes(),
+        result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
         rebuild=rebuild,
     )
     joined = (
         routed.groupBy("worker_key")
         .transformWithStateInPandas(JoinWorker(task), OUTPUT, "Append", "EventTime")
-        .mapInArrow(unpack, result)
+        .mapInArrow(unpack, travelling)
     )
+    joined = transport.arrived(joined, result)
     for condition in placed.after_union:
         joined = joined.filter(F.expr(condition))
     return joined
@@ -96,29 +103,24 @@ def _split(
         frame = frame.withWatermark(given.time, spark_interval(parse_us(query.lateness, "lateness")))
     for condition in placed.before_split.get(given.stream.name, ()):
         frame = frame.filter(F.expr(condition))
-    code = F.xxhash64(*(_column(name) for name in given.key.columns))
+    parts = transport.key_parts([frame.schema[name] for name in given.key.columns])
+    code = F.xxhash64(*(value for _, value in parts))
     extra: list[Column] = [F.pmod(code, F.lit(query.partitions)).cast("smallint").alias(GROUP)]
-    sources = list(given.key.columns)
     if given.key.kind != "exact":
         extra.append(code.alias(CODE))
-    if given.key.kind == "bytes":
-        for number, name in enumerate(sources):
-            data_type = given.frame.schema[name].dataType
-            if isinstance(data_type, T.StringType) and not is_plain_text(data_type):
-                # Equality under a collation is equality of the collation keys.
-                sources[number] = f"{_STAND_IN}{number}"
-                extra.append(F.collation_key(_column(name)).alias(sources[number]))
+    extra += [value.alias(name) for name, value in parts if name not in given.columns]
     task = SplitTask(
         stream=index,
         key=given.key,
         time=given.time,
-        key_source=tuple(sources),
+        key_source=tuple(name for name, _ in parts),
         columns=given.columns,
         checkpoint=checkpoint,
         worker_keys=keys,
         version=__version__,
     )
-    return frame.select(*(_column(name) for name in given.columns), *extra).mapInArrow(_caller(task), INPUT)
+    payload = [transport.travelling(field) for field in frame.schema.fields]
+    return frame.select(*payload, *extra).mapInArrow(_caller(task), INPUT)
 
 
 def _control(
@@ -147,12 +149,39 @@ def _place_conditions(query: JoinQuery, spark: SparkSession, given: list[Input])
         each.stream.name: {field.name: field.dataType.simpleString() for field in each.frame.schema.fields}
         for each in given
     }
-    return conditions.place(
-        query.where,
-        schemas,
-        ansi=_flag(spark, "spark.sql.ansi.enabled"),
-        case_sensitive=_flag(spark, "spark.sql.caseSensitive"),
-    )
+    settings = {
+        "ansi": _flag(spark, "spark.sql.ansi.enabled"),
+        "case_sensitive": _flag(spark, "spark.sql.caseSensitive"),
+    }
+    placed = conditions.place(query.where, schemas, **settings)
+    if placed.before_split or placed.after_union:
+        for index, condition in enumerate(query.where):
+            _check_with_spark(
+                spark, given, f"where[{index}]", condition, conditions.place([condition], schemas, **settings)
+            )
+    return placed
+
+
+def _check_with_spark(
+    spark: SparkSession, given: list[Input], field: str, condition: str, placed: conditions.PlacedConditions
+) -> None:
+    """Have Spark resolve what it will evaluate itself, on empty tables: a mistake shows before anything starts."""
+    tables = [(each.frame.schema, texts) for each in given if (texts := placed.before_split.get(each.stream.name))]
+    if placed.after_union:
+        tables.append((result_type(given), placed.after_union))
+    for schema, texts in tables:
+        empty = spark.createDataFrame([], schema)
+        for text in texts:
+            try:
+                empty.filter(F.expr(text))
+            except PySparkException as error:
+                problem = str(error).partition("SQLSTATE")[0].strip().rstrip(".;")
+                raise InvalidInput(
+                    field,
+                    condition,
+                    f"is not a condition that Spark accepts: {problem}",
+                    "Correct it, or leave it out.",
+                ) from None
 
 
 def _join_spec(query: JoinQuery, given: list[Input], placed: conditions.PlacedConditions) -> JoinSpec:
@@ -191,10 +220,6 @@ def _arrow_schema(spark: SparkSession, result: T.StructType) -> pa.Schema:
     timezone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     large = _flag(spark, "spark.sql.execution.arrow.useLargeVarTypes")
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, timezone, large), True) for f in result.fields])
-
-
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
 
 
 def _flag(spark: SparkSession, name: str) -> bool:

@@ -125,9 +125,13 @@ class JoinQuery(_Checked):
         widths = {len(stream.key_columns) for stream in self.streams}
         if len(widths) > 1:
             told = {stream.name: stream.key_columns for stream in self.streams}
-            raise InvalidInput("streams.key", told, "have different numbers of columns", "Give all keys the same number.")
+            raise InvalidInput(
+                "streams.key", told, "have different numbers of columns", "Give all keys the same number."
+            )
         if self.window_us <= 0:
-            raise InvalidInput("window", self.window, "is not positive", 'Give a positive duration such as "10 seconds".')
+            raise InvalidInput(
+                "window", self.window, "is not positive", 'Give a positive duration such as "10 seconds".'
+            )
         if self.lateness is not None and parse_us(self.lateness, "lateness") < 0:
             raise InvalidInput("lateness", self.lateness, "is negative", 'Use "0 seconds" to wait for nobody.')
         if not 1 <= self.partitions <= PARTITIONS_MAX:

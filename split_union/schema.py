@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from split_union.query import JoinQuery, Stream
+from split_union.transport import is_plain_text, travelling_type
 from trimtab.errors import InvalidInput
 from trimtab.keys import INTERNAL, KeySpec, exact_bits
 
@@ -71,9 +72,8 @@ def arrow_type(data_type: T.DataType, timezone: str, large: bool) -> pa.DataType
     return to_arrow_type(data_type, timezone=timezone, prefers_large_types=large)
 
 
-def is_plain_text(data_type: T.DataType) -> bool:
-    """Text compared byte by byte, as opposed to a collation."""
-    return isinstance(data_type, T.StringType) and data_type.isUTF8BinaryCollation()
+def replace_type(field: T.StructField, data_type: T.DataType) -> T.StructField:
+    return T.StructField(field.name, data_type, field.nullable, field.metadata)
 
 
 def _check_names(query: JoinQuery, frames: Mapping[str, DataFrame]) -> None:
@@ -99,7 +99,7 @@ def _check_frame(name: str, frame: DataFrame) -> None:
             raise InvalidInput(field, column, "is a name that Trimtab uses itself", "Rename the column.")
     for spark_field in frame.schema.fields:
         try:
-            arrow_type(spark_field.dataType, "UTC", False)
+            arrow_type(travelling_type(spark_field.dataType), "UTC", False)
         except (PySparkException, TypeError) as error:
             raise InvalidInput(
                 f"{field}.{spark_field.name}",
@@ -119,7 +119,10 @@ def _field(stream: Stream, frame: DataFrame, column: str, role: str, case_sensit
     near = difflib.get_close_matches(column, frame.columns, 1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise InvalidInput(
-        f"streams[{stream.name!r}].{role}", column, "is no column of the input", f"{hint}It has: {', '.join(frame.columns)}."
+        f"streams[{stream.name!r}].{role}",
+        column,
+        "is no column of the input",
+        f"{hint}It has: {', '.join(frame.columns)}.",
     )
 
 
@@ -156,7 +159,7 @@ def _not_comparable(data_type: T.DataType, *, nested: bool = False) -> str | Non
 
 
 def _key_kind(fields: Sequence[T.StructField]) -> Any:
-    bits = [exact_bits(arrow_type(field.dataType, "UTC", False)) for field in fields]
+    bits = [exact_bits(arrow_type(travelling_type(field.dataType), "UTC", False)) for field in fields]
     if all(bit is not None for bit in bits) and sum(bit or 0 for bit in bits) <= 64:
         return "exact"
     only = fields[0].dataType
@@ -169,11 +172,16 @@ def _check_time(query: JoinQuery, stream: Stream, frame: DataFrame, time: T.Stru
     """Whether the input has a watermark of its own on the time column."""
     field = f"streams[{stream.name!r}].time"
     if not isinstance(time.dataType, T.TimestampType | T.TimestampNTZType):
-        raise InvalidInput(field, f"{time.name} {time.dataType.simpleString()}", "is no timestamp", "Cast it to timestamp.")
+        raise InvalidInput(
+            field, f"{time.name} {time.dataType.simpleString()}", "is no timestamp", "Cast it to timestamp."
+        )
     marked = [f.name for f in frame.schema.fields if WATERMARK_METADATA in (f.metadata or {})]
     if marked and marked != [time.name]:
         raise InvalidInput(
-            field, time.name, f"but the input has its watermark on {marked}", "Use that column, or define the watermark on this one."
+            field,
+            time.name,
+            f"but the input has its watermark on {marked}",
+            "Use that column, or define the watermark on this one.",
         )
     if marked and query.lateness is not None:
         raise InvalidInput(

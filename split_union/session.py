@@ -22,17 +22,20 @@ REQUIRED: Final[dict[str, tuple[str, str]]] = {
     f"{_STORE}.rocksdb.changelogCheckpointing.enabled": ("true", "a commit must cost the batch, not the window"),
     f"{_STORE}.checkpointFormatVersion": ("2", "without it a zombie task may overwrite the winner's state file"),
     f"{_STORE}.encodingFormat": ("avro", "it must be set before batch 0 for state to be readable by later versions"),
+    "spark.sql.streaming.statefulOperator.allowMultiple": (
+        "false",
+        "a watermark defined on the result would stop the query in its second batch",
+    ),
     "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "a batch without data runs neither split nor worker"),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1000000", "rows travel in few large frames"),
 }
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
-def prepare(spark: SparkSession, workers: int) -> None:
-    """Make the settings, or raise without having made any."""
-    wanted = {**REQUIRED, SHUFFLE_PARTITIONS: (str(workers), "each worker is one shuffle partition")}
+def check(spark: SparkSession, workers: int) -> None:
+    """Refuse settings that the join cannot live with."""
     made = spark.conf.getAll
-    for name, (value, why) in wanted.items():
+    for name, (value, why) in _wanted(workers).items():
         if name in made and made[name].lower() != value.lower():
             remedy = f"Set it to {value}, or leave it unset and Trimtab sets it."
             if name == SHUFFLE_PARTITIONS:
@@ -45,8 +48,16 @@ def prepare(spark: SparkSession, workers: int) -> None:
             "two attempts of one worker at once would rebuild its state over and over",
             "Set it to false.",
         )
-    for name, (value, _) in wanted.items():
+
+
+def prepare(spark: SparkSession, workers: int) -> None:
+    """Make the settings, which `check` has found to be free."""
+    for name, (value, _) in _wanted(workers).items():
         spark.conf.set(name, value)
+
+
+def _wanted(workers: int) -> dict[str, tuple[str, str]]:
+    return {**REQUIRED, SHUFFLE_PARTITIONS: (str(workers), "each worker is one shuffle partition")}
 
 
 def worker_keys(workers: int) -> tuple[int, ...]:

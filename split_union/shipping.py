@@ -1,7 +1,7 @@
 """Brings our packages to the executors of a real cluster as one zip file, so that Trimtab need not be installed there.
 
-Executors of `local` and `local-cluster` run the driver's own interpreter and import what the driver imports. They get no
-zip: numba finds its cache of compiled kernels by the path of the source, and a zip has another path on each executor.
+Executors of `local` and `local-cluster` run the driver's own interpreter and import what the driver imports. They get
+no zip: numba finds its cache of compiled kernels by the path of the source, and a zip has another one on each executor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def ship_packages(spark: SparkSession) -> None:
     """Make our packages importable on the executors."""
-    if not spark.sparkContext.master.startswith("local"):
+    if not str(spark.sparkContext.master).startswith("local"):
         spark.sparkContext.addPyFile(str(build_archive()))
 
 
@@ -36,9 +36,11 @@ def build_archive() -> Path:
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     archive = Path(tempfile.gettempdir()) / f"trimtab-{digest.hexdigest()[:16]}.zip"
     if not archive.exists():
-        with tempfile.NamedTemporaryFile(dir=archive.parent, delete=False) as part:
-            with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as packed:
-                for path in sources:
-                    packed.writestr(zipfile.ZipInfo(str(path.relative_to(root)), _EPOCH), path.read_bytes())
+        with (
+            tempfile.NamedTemporaryFile(dir=archive.parent, delete=False) as part,
+            zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for path in sources:
+                packed.writestr(zipfile.ZipInfo(str(path.relative_to(root)), _EPOCH), path.read_bytes())
         Path(part.name).rename(archive)
     return archive

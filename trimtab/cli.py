@@ -66,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--check", action="store_true", help="check everything up to the plan and start nothing")
     run.add_argument("--duration", type=seconds, metavar="TIME", help='stop after this time, such as "60s"')
     shown = run.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--progress", action="store_true", default=True, help="print a line per batch (the default)"
-    )
+    shown.add_argument("--progress", action="store_true", default=True, help="print a line per batch (the default)")
     shown.add_argument("--quiet", dest="progress", action="store_false", help="print nothing but errors")
     run.set_defaults(action=_run)
 

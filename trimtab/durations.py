@@ -26,7 +26,10 @@ def parse_us(text: str, field: str) -> int:
     parts = _PART.findall(rest)
     if not parts or _PART.sub("", rest).strip(" ,"):
         raise InvalidInput(
-            field, text, "is not a duration", 'Write it as Spark does, for example "10 seconds" or "1 minute 30 seconds".'
+            field,
+            text,
+            "is not a duration",
+            'Write it as Spark does, for example "10 seconds" or "1 minute 30 seconds".',
         )
     total = 0.0
     for number, unit in parts:

@@ -111,7 +111,11 @@ def _encoded(value: Any) -> bytes:
     if isinstance(value, bool | int | decimal.Decimal):
         return b"i" + str(value).encode()
     if isinstance(value, datetime.datetime):
-        return b"d" + value.astimezone(datetime.UTC).isoformat().encode() if value.tzinfo else b"d" + value.isoformat().encode()
+        return (
+            b"d" + value.astimezone(datetime.UTC).isoformat().encode()
+            if value.tzinfo
+            else b"d" + value.isoformat().encode()
+        )
     return b"o" + str(value).encode()
 
 
@@ -126,10 +130,12 @@ def _integers(array: pa.Array) -> npt.NDArray[np.int64]:
     elif pa.types.is_floating(kind):
         numbers = array.to_numpy(zero_copy_only=False) + kind.to_pandas_dtype()(0)
         numbers[np.isnan(numbers)] = np.nan
-        return numbers.view(np.int64 if kind.bit_width == 64 else np.int32).astype(np.int64)
+        bits: npt.NDArray[np.int64] = numbers.view(np.int64 if kind.bit_width == 64 else np.int32).astype(np.int64)
+        return bits
     elif pa.types.is_temporal(kind):
         array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-    return array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    whole: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return whole
 
 
 def complete_rows(arrays: Sequence[pa.Array]) -> pa.Array | None:

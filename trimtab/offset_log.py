@@ -76,6 +76,13 @@ class Checkpoint:
                 return found
         return None
 
+    def watermark_us(self, batch: int) -> int:
+        """The watermark that batch `batch` runs with."""
+        text = self.read(f"offsets/{batch}")
+        if text is None:
+            raise BindingError(f"{self.location}/offsets/{batch} is not there: is this the running query's checkpoint?")
+        return int(json.loads(text.splitlines()[1])["batchWatermarkMs"]) * 1000
+
     def bound_epoch(self, batch: int) -> Epoch:
         """The epoch that batch `batch` runs with."""
         offset = self.control_offset(batch)

@@ -30,6 +30,9 @@ class WorkerReport:
     """Rows that a split task dropped because key or time was null, told to one worker each."""
     results: int
     state_rows: int
+    """Live rows of the streams."""
+    combined_rows: int
+    """Live tuples of the plan's intermediate states."""
     state_bytes: int
     """Columns, indexes and payload of the resident state."""
     index_bytes: int

@@ -122,7 +122,7 @@ class Store:
     def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
         """Reports of one batch, or the newest of each worker."""
         key = redis_keys.latest_reports(query) if batch is None else redis_keys.report(query, batch)
-        return {int(worker): parse_report(text) for worker, text in self.client.hgetall(key).items()}  # type: ignore[union-attr]
+        return {int(worker): parse_report(text) for worker, text in self.client.hgetall(key).items()}
 
     def alarm(self, query: str, kind: str, text: str) -> None:
         entry = json.dumps({"at_ms": int(time.time() * 1000), "kind": kind, "text": text})
@@ -132,7 +132,7 @@ class Store:
             pipe.execute()
 
     def alarms(self, query: str) -> list[dict[str, Any]]:
-        return [json.loads(entry) for entry in self.client.lrange(redis_keys.alarms(query), 0, -1)]  # type: ignore[union-attr]
+        return [json.loads(entry) for entry in self.client.lrange(redis_keys.alarms(query), 0, -1)]
 
 
 def successor(store: Store, query: str, bound: Epoch) -> Epoch | None:

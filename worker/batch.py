@@ -7,7 +7,7 @@ Order of things: late rows out, join, purge, persist, publish. Late means at or 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,8 @@ class BatchInput:
     batch: int
     epoch: int
     watermark_us: int
+    watermark_before_us: Callable[[], int]
+    """The watermark of the batch before, looked up: needed only where this worker did not run in it."""
     frames: Iterable[tuple[str, bytes]]
     """Stream name and frame."""
     plan: str
@@ -51,6 +53,7 @@ class BatchOutcome:
     results: int = 0
     hit: bool = False
     state_rows: int = 0
+    combined_rows: int = 0
     index_bytes: int = 0
     payload_bytes: int = 0
     load: GroupLoad | None = None
@@ -83,7 +86,7 @@ def run_batch(
             else:
                 engine = _rebuilt(spec, directory, durable, record, given.plan)
                 outcome.hit = record is None
-        late_us = given.watermark_us if record is None else record.watermark_us
+        late_us = _late_us(given, record)
         _join(engine, given, late_us, durable, outcome, result_schema)
         with outcome.phase("state"):
             durable.put_record(
@@ -103,6 +106,14 @@ def run_batch(
         residence.discard(stamp)
         raise
     return outcome
+
+
+def _late_us(given: BatchInput, record: Record | None) -> int:
+    """Rows at or before this are late: the watermark of the batch before."""
+    if record is not None and record.batch == given.batch - 1:
+        return record.watermark_us
+    # Batch 0, or after a batch that ran no task at all (files of zero bytes): no worker has seen its watermark.
+    return given.watermark_us if given.batch == 0 else given.watermark_before_us()
 
 
 def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:
@@ -148,6 +159,7 @@ def _join(
     with outcome.phase("join"):
         expired = engine.purge(given.watermark_us)
         outcome.state_rows, outcome.group_state_rows = engine.live_rows()
+        outcome.combined_rows = engine.combined_rows()
         outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
     with outcome.phase("state"):
         for key in expired:

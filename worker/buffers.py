@@ -54,11 +54,20 @@ class Tuples:
         )
 
     def ref(self, stream: str) -> Refs:
-        return self.refs[self.streams.index(stream)]
+        rows: Refs = self.refs[self.streams.index(stream)]
+        return rows
 
 
 class StateBuffer:
     """Columns of one state: appended in arrival order, probed from new to old, purged from the old end."""
+
+    code: Int64s
+    lo: Int64s
+    hi: Int64s
+    group: Int16s
+    refs: Refs
+    following: Int32s
+    slots: Int32s
 
     def __init__(self, directory: Path, streams: tuple[str, ...], generation: int, capacity: int) -> None:
         self.directory = directory
@@ -220,10 +229,10 @@ class StateBuffer:
             offset += array.nbytes
             return array
 
-        self.code: Int64s = column(np.int64, capacity)
-        self.lo: Int64s = column(np.int64, capacity)
-        self.hi: Int64s = self.lo if self.is_leaf else column(np.int64, capacity)
-        self.refs: Refs = column(np.uint32, capacity * len(self.streams)).reshape(len(self.streams), capacity)
-        self.following: Int32s = column(np.int32, capacity)
-        self.slots: Int32s = column(np.int32, 1 << bits)
-        self.group: Int16s = column(np.int16, capacity)
+        self.code = column(np.int64, capacity)
+        self.lo = column(np.int64, capacity)
+        self.hi = self.lo if self.is_leaf else column(np.int64, capacity)
+        self.refs = column(np.uint32, capacity * len(self.streams)).reshape(len(self.streams), capacity)
+        self.following = column(np.int32, capacity)
+        self.slots = column(np.int32, 1 << bits)
+        self.group = column(np.int16, capacity)

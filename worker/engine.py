@@ -133,6 +133,11 @@ class Engine:
         total = sum(b.count_live(self.horizon, counts) for b in self.buffers.values() if b.is_leaf)
         return total, counts
 
+    def combined_rows(self) -> int:
+        """Live tuples of the states above the leaves."""
+        ignored = np.zeros(self.spec.partitions, np.int64)
+        return sum(b.count_live(self.horizon, ignored) for b in self.buffers.values() if not b.is_leaf)
+
     def state_bytes(self) -> tuple[int, int]:
         """Bytes of columns and indexes, and of payload."""
         return sum(b.nbytes for b in self.buffers.values()), sum(s.nbytes for s in self.payload.values())

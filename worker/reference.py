@@ -28,6 +28,5 @@ def join(streams: Mapping[str, Iterable[tuple[object, int, int]]], window: int) 
     return [
         tuple(row[2] for row in rows)
         for rows in itertools.product(*streams.values())
-        if len({row[0] for row in rows}) == 1
-        and max(row[1] for row in rows) - min(row[1] for row in rows) <= window
+        if len({row[0] for row in rows}) == 1 and max(row[1] for row in rows) - min(row[1] for row in rows) <= window
     ]

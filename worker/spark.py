@@ -17,12 +17,17 @@ import pandas as pd
 import pyarrow as pa
 import redis
 from pyspark import TaskContext
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.stateful_processor import MapState, TimerValues, ValueState
+from pyspark.sql.streaming.stateful_processor import (
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+    ValueState,
+)
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from trimtab import __version__, offset_log
-from trimtab.errors import BindingError
+from trimtab.errors import BindingError, CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.store import Store
 from worker.batch import BatchInput, BatchOutcome, run_batch
@@ -93,14 +98,13 @@ class JoinWorker(StatefulProcessor):
             batch=batch,
             epoch=epoch.number,
             watermark_us=timerValues.getCurrentWatermarkInMs() * 1000,
+            watermark_before_us=lambda: offset_log.Checkpoint(task.checkpoint).watermark_us(batch - 1),
             frames=self._frames(rows, bad_rows),
             plan=task.plan,
             rebuild=task.rebuild,
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
-        outcome = run_batch(
-            task.spec, given, self._durable, Residence(local_directory(), query_id, worker), schema
-        )
+        outcome = run_batch(task.spec, given, self._durable, Residence(local_directory(), query_id, worker), schema)
         for frame in outcome.frames:
             yield pd.DataFrame({"frame": [frame]})
         cpu_ns = time.process_time_ns() - cpu_start
@@ -148,6 +152,7 @@ class JoinWorker(StatefulProcessor):
             bad_rows=bad_rows,
             results=outcome.results,
             state_rows=outcome.state_rows,
+            combined_rows=outcome.combined_rows,
             state_bytes=total_bytes,
             index_bytes=outcome.index_bytes,
             watermark_us=given.watermark_us,
@@ -187,8 +192,10 @@ class _SparkState:
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
         for batch, number in sorted((int(key[0]), int(key[1])) for key in self._rows.keys()):  # noqa: SIM118
-            stream, frame = self._rows.getValue((batch, number))
-            yield (batch, number), stream, bytes(frame)
+            value = self._rows.getValue((batch, number))
+            if value is None:
+                raise CorruptState(f"the state store lists rows {batch}/{number} but has none")
+            yield (batch, number), value[0], bytes(value[1])
 
 
 class Reporter:
@@ -215,7 +222,9 @@ _reporters: dict[str, Reporter] = {}
 
 def reporter(url: str) -> Reporter:
     """One connection for each process and server."""
-    return _reporters.setdefault(url, Reporter(url)) if url not in _reporters else _reporters[url]
+    if url not in _reporters:
+        _reporters[url] = Reporter(url)
+    return _reporters[url]
 
 
 def batch_identity(context: TaskContext) -> tuple[int, str]:

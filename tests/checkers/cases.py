@@ -70,7 +70,10 @@ KEYS: dict[str, Key] = {
 PAYLOAD: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "list": (
         pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())])),
-        lambda r: [None if r.random() < 0.2 else {"x": r.randrange(9), "y": "é" * r.randrange(3)} for _ in range(r.randrange(4))],
+        lambda r: [
+            None if r.random() < 0.2 else {"x": r.randrange(9), "y": "é" * r.randrange(3)}
+            for _ in range(r.randrange(4))
+        ],
     ),
     "map": (
         pa.map_(pa.string(), pa.int64()),
@@ -121,7 +124,9 @@ IN_JOIN = [
     _strict("A.tag IN ('x', B.tag)", ["A.tag", "B.tag"], lambda a, b: a in ("x", b)),
     _strict("A.tag LIKE 'x%' OR B.tag LIKE '%y'", ["A.tag", "B.tag"], lambda a, b: a[:1] == "x" or b[-1:] == "y"),
     Condition("A.n + B.n > 12 OR A.tag = B.tag", ("A", "B"), _either),
-    Condition("NOT (A.n + B.n > 12 OR A.tag = B.tag)", ("A", "B"), lambda c: None if (e := _either(c)) is None else not e),
+    Condition(
+        "NOT (A.n + B.n > 12 OR A.tag = B.tag)", ("A", "B"), lambda c: None if (e := _either(c)) is None else not e
+    ),
     Condition("A.n IS NULL OR B.n IS NOT NULL", ("A", "B"), lambda c: c["A"]["n"] is None or c["B"]["n"] is not None),
 ]
 IN_JOIN_3 = [
@@ -255,7 +260,11 @@ class _Draw:
         offset = r.uniform(-8, 0) if late else r.uniform(-0.7, 1)
         time_us = self.theme.start_us + int((batch + offset) * SECOND) // grid * grid
         at = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=time_us)
-        values = list(self.key.value(min(int(r.expovariate(2.5 / self.keys)), self.keys - 1) if r.random() < 0.3 else r.randrange(self.keys)))
+        values = list(
+            self.key.value(
+                min(int(r.expovariate(2.5 / self.keys)), self.keys - 1) if r.random() < 0.3 else r.randrange(self.keys)
+            )
+        )
         at_or_none: Any = at if self.theme.zoneless else at.replace(tzinfo=UTC)
         if self.theme.nulls and r.random() < 0.04:
             values[r.randrange(len(values))] = None

@@ -75,11 +75,19 @@ class Run:
         hidden.rename(self.base / name)
         self.files[stream][name] = list(rows)
 
+    def write_nothing(self, stream: str) -> None:
+        """A file of zero bytes: a batch reads it and yet has no task to do so."""
+        number = len(self.files[stream])
+        name = f"{stream}/{number:04d}.parquet"
+        (self.base / name).touch()
+        os.utime(self.base / name, (FIRST_MTIME + number, FIRST_MTIME + number))
+        self.files[stream][name] = []
+
     def inputs(self, spark: SparkSession) -> dict[str, DataFrame]:
         frames = {}
         for stream in self.query.stream_names:
             path = self.base / stream
-            schema = spark.read.parquet(str(path)).schema
+            schema = spark.read.parquet(str(path / "0000.parquet")).schema
             frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(path))
             for column, expression in self.spark_types.items():
                 frame = frame.selectExpr(
@@ -98,9 +106,7 @@ class Run:
     def run(self, spark: SparkSession, redis: str, *, rebuild: bool = False, **inputs: DataFrame) -> None:
         """Read all files that are there, then stop."""
         frames = inputs or self.inputs(spark)
-        result = self.query.join(
-            spark, frames, checkpoint=str(self.checkpoint), redis=redis, rebuild=rebuild
-        )
+        result = self.query.join(spark, frames, checkpoint=str(self.checkpoint), redis=redis, rebuild=rebuild)
         running = self.start(result, available_now=True)
         try:
             assert running.awaitTermination(int(DEADLINE_S)), "the query did not end"
@@ -163,7 +169,9 @@ class Gate:
             for batch in batches:
                 end = time.monotonic() + deadline
                 while os.path.exists(f"{directory}/hold-{place}"):
-                    open(f"{directory}/reached-{place}", "w").close()
+                    with open(f"{directory}/.{os.getpid()}", "w") as marker:
+                        marker.write(str(os.getpid()))
+                    os.rename(marker.name, f"{directory}/reached-{place}")
                     if time.monotonic() > end:
                         raise TimeoutError(f"the gate {place} stayed shut")
                     time.sleep(0.01)
@@ -178,6 +186,10 @@ class Gate:
 
     def reached(self, place: str) -> bool:
         return (self.directory / f"reached-{place}").exists()
+
+    def holder(self, place: str) -> psutil.Process:
+        """A Python worker that waits at the gate."""
+        return psutil.Process(int((self.directory / f"reached-{place}").read_text()))
 
     def open(self, place: str) -> None:
         (self.directory / f"hold-{place}").unlink(missing_ok=True)

@@ -28,7 +28,7 @@ def frozen(value: Any) -> Any:
         naive = value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value
         return ("time", value.tzinfo is not None, (naive - _EPOCH) // datetime.timedelta(microseconds=1))
     if isinstance(value, decimal.Decimal):
-        return ("decimal", str(value))
+        return ("decimal", value.as_integer_ratio())  # exact, whatever scale it is written with
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     return value
@@ -43,9 +43,7 @@ def difference(expected: Multiset, got: Multiset, columns: Sequence[str], exampl
     missing, extra = expected - got, got - expected
     if not missing and not extra:
         return None
-    lines = [
-        f"expected {expected.total()} rows, got {got.total()}: missing {missing.total()}, extra {extra.total()}"
-    ]
+    lines = [f"expected {expected.total()} rows, got {got.total()}: missing {missing.total()}, extra {extra.total()}"]
     for word, rows in (("missing", missing), ("extra", extra)):
         for row, count in list(rows.items())[:examples]:
             lines.append(f"  {word} {count}x {dict(zip(columns, row, strict=True))}")

@@ -255,9 +255,7 @@ class Generator:
         if depth <= 0 or pick < 0.45:
             if self._random.random() < 0.7:
                 return self.column(*NUMBERS)
-            return self._random.choice(
-                ["0", "1", "-1", "3", "100L", "2147483647", "1e3", "-0e0", "2.5e0", "7S"]
-            )
+            return self._random.choice(["0", "1", "-1", "3", "100L", "2147483647", "1e3", "-0e0", "2.5e0", "7S"])
         if pick < 0.8:
             op = self._random.choice("+-*/%")
             return f"({self.number(depth - 1)} {op} {self.number(depth - 1)})"
@@ -285,9 +283,7 @@ class Generator:
         if pick < 0.66:
             return f"{self.number(1)} BETWEEN {self.number(1)} AND {self.number(1)}"
         if pick < 0.74:
-            options = ", ".join(
-                self._random.choice(["NULL", "1", "0", self.column(*NUMBERS)]) for _ in range(3)
-            )
+            options = ", ".join(self._random.choice(["NULL", "1", "0", self.column(*NUMBERS)]) for _ in range(3))
             return f"{self.column(*NUMBERS)} {self._random.choice(['IN', 'NOT IN'])} ({options})"
         if pick < 0.8:
             pattern = "".join(self._random.choice(["a", "b", "_", "%", "eu", "é", "\\\\_"]) for _ in range(3))
@@ -422,9 +418,7 @@ def test_values_and_errors_equal_those_of_spark(spark_local: Any, rows: Any, ans
         # A job for each, hence a sample.
         sample = random.Random(SEED).sample(failures, min(len(failures), ERROR_SAMPLE))
         silent = [
-            (t, row)
-            for t, row in sample
-            if not raises_in_spark(frame_of(spark_local, row), spark_text(joins[t].text))
+            (t, row) for t, row in sample if not raises_in_spark(frame_of(spark_local, row), spark_text(joins[t].text))
         ]
         assert not silent, f"we fail and Spark does not: {silent}"
 
@@ -448,9 +442,7 @@ def test_what_is_left_to_spark_is_valid_there(spark_local: Any, rows: Any) -> No
     assert placed.before_split == {}
     assert len(placed.after_union) == len(LEFT_TO_SPARK)
     with ansi_mode(spark_local, ansi=False):
-        assert spark_values(rows, placed.after_union) == spark_values(
-            rows, [spark_text(t) for t in LEFT_TO_SPARK]
-        )
+        assert spark_values(rows, placed.after_union) == spark_values(rows, [spark_text(t) for t in LEFT_TO_SPARK])
 
 
 def test_conditions_of_one_stream_keep_their_meaning(spark_local: Any, rows: Any) -> None:

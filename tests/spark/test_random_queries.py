@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.checkers.cases import AFTER_UNION, ALONE, IN_JOIN, IN_JOIN_3, SECOND, Case, Theme, make_case
+from tests.checkers.cases import AFTER_UNION, ALONE, IN_JOIN, IN_JOIN_3, Case, Theme, make_case
 from tests.checkers.harness import Run
-from tests.checkers.multiset import difference, multiset
 from trimtab.embedded import EmbeddedRedis
 from trimtab.store import Store
 

@@ -28,7 +28,11 @@ def redis_url() -> Iterator[str]:
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in ((["--help"], "reports"), (["--version"], __version__), (["run", "--help"], "--check")):
+    for arguments, words in (
+        (["--help"], "reports"),
+        (["--version"], __version__),
+        (["run", "--help"], "--check"),
+    ):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 0
@@ -115,6 +119,7 @@ def _report(worker: int) -> WorkerReport:
         bad_rows={},
         results=3,
         state_rows=15,
+        combined_rows=0,
         state_bytes=2_000_000,
         index_bytes=1000,
         watermark_us=0,

@@ -129,9 +129,7 @@ class TestPlacement:
             ("A.region LIKE 'a\\\\b' OR B.region LIKE B.region", None),
         ],
     )
-    def test_uncertain_ones_go_after_the_union_in_the_authors_words(
-        self, text: str, expected: str | None
-    ) -> None:
+    def test_uncertain_ones_go_after_the_union_in_the_authors_words(self, text: str, expected: str | None) -> None:
         found = placed(text)
         assert not found.in_join
         assert not found.before_split
@@ -158,12 +156,8 @@ class TestPlacement:
         assert placed("A.price < rand()").after_union == ["`A_price` < rand()"]
 
     def test_a_lambda_variable_never_catches_a_column(self) -> None:
-        assert placed("exists(C.arr, q -> q > C.qty)").before_split == {
-            "C": ["exists(`arr`, q -> q > `qty`)"]
-        }
-        assert placed("exists(C.arr, qty -> qty > C.qty)").after_union == [
-            "exists(`C_arr`, qty -> qty > `C_qty`)"
-        ]
+        assert placed("exists(C.arr, q -> q > C.qty)").before_split == {"C": ["exists(`arr`, q -> q > `qty`)"]}
+        assert placed("exists(C.arr, qty -> qty > C.qty)").after_union == ["exists(`C_arr`, qty -> qty > `C_qty`)"]
 
     def test_names_ignore_case_and_take_the_schemas_spelling(self) -> None:
         assert placed("a.REGION = 'x'").before_split == {"A": ["`region` = 'x'"]}
@@ -350,9 +344,7 @@ class TestStrings:
     def test_like(self, pattern: str, matching: list[str]) -> None:
         texts = ["eu", "eu_x", "eu\nx", "x", "", "50%", "😀", "a.b", None]
         regions = pa.array(texts, pa.string())
-        found = values(
-            f"A.region LIKE '{pattern}' AND B.lo = 1 OR B.lo = 2", A_region=regions, B_lo=ints(*[1] * 9)
-        )
+        found = values(f"A.region LIKE '{pattern}' AND B.lo = 1 OR B.lo = 2", A_region=regions, B_lo=ints(*[1] * 9))
         assert [text for text, value in zip(texts, found, strict=True) if value] == matching
         assert found[-1] is None
 

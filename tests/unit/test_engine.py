@@ -76,13 +76,16 @@ def frame_of(rows: list[Row], *, hashed: bool = False) -> bytes:
     if hashed:
         # A hash that collides all the time: only the comparison of the keys themselves can keep them apart.
         columns[CODE] = pa.array([k % 2 for k in keys], pa.int64())
-    return frames.encode(pa.RecordBatch.from_pydict(columns)).to_pybytes()
+    return bytes(frames.encode(pa.RecordBatch.from_pydict(columns)).to_pybytes())
 
 
 def result_schema(names: str, hashed: bool) -> pa.Schema:
     key = pa.string() if hashed else pa.int64()
-    fields = [(f"{name}_{column}", kind) for name in names for column, kind in
-              (("key", key), ("at", TIME), ("id", pa.int64()))]
+    fields = [
+        (f"{name}_{column}", kind)
+        for name in names
+        for column, kind in (("key", key), ("at", TIME), ("id", pa.int64()))
+    ]
     return pa.schema(fields)
 
 
@@ -114,9 +117,7 @@ class Run:
         batch = BatchInput(
             batch=self.batch, epoch=1, watermark_us=watermark, frames=given_frames, plan=self.plan, rebuild=rebuild
         )
-        outcome = run_batch(
-            self.spec, batch, self.durable, self.residence, result_schema(self.names, self.hashed)
-        )
+        outcome = run_batch(self.spec, batch, self.durable, self.residence, result_schema(self.names, self.hashed))
         for name, each in rows.items():
             self.on_time[name] += [row for row in each if row[1] > late]
         self.got += ids(outcome, self.names)
@@ -148,7 +149,9 @@ def histories(draw: st.DrawFn) -> tuple[str, str, int, list[tuple[dict[str, list
             count = draw(st.integers(0, 6))
             rows[name] = []
             for _ in range(count):
-                rows[name].append((draw(st.integers(0, 3)), draw(st.integers(1 + 8 * step - 10, 12 + 8 * step)), number))
+                rows[name].append(
+                    (draw(st.integers(0, 3)), draw(st.integers(1 + 8 * step - 10, 12 + 8 * step)), number)
+                )
                 number += 1
         watermark = max(watermark, draw(st.integers(0, 8 * step + 4)))
         batches.append((rows, watermark, draw(st.booleans())))

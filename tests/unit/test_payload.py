@@ -20,7 +20,9 @@ def frame(first: int, rows: int) -> pa.Buffer:
 
 def test_rows_are_gathered_in_the_order_asked_for(tmp_path: Path) -> None:
     store = PayloadStore(tmp_path, "A")
-    numbers = np.concatenate([store.append(frame(first, 20_000), first, (first, 0)) for first in range(0, 100_000, 20_000)])
+    numbers = np.concatenate(
+        [store.append(frame(first, 20_000), first, (first, 0)) for first in range(0, 100_000, 20_000)]
+    )
     assert len(store.chunks) > 1
     wanted = np.random.default_rng(1).integers(0, 100_000, 5_000)
     ids, tags = store.gather(numbers[wanted], ["id", "tags"])

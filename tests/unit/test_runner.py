@@ -33,7 +33,8 @@ query:
   workers: 2
   where: [A.price < B.price]
   streams:
-    A: {key: user, time: at, source: {format: parquet, path: in/a, schema: "user long, price double, at timestamp"}}
+    A:
+      {key: user, time: at, source: {format: json, path: a, schema: "user long, price double, at timestamp"}}
     B: {key: [user], time: at, source: {format: rate, options: {rowsPerSecond: 5}, select: [value AS user]}}
 sink: {format: parquet, path: out, trigger: processing 1 second}
 """
@@ -83,16 +84,26 @@ def test_the_example_is_good() -> None:
         ("workers: 2", "workers: two", "query.workers", "valid integer"),
         ("  workers: 2", "  wokers: 2", "query.wokers", "Did you mean 'workers'?"),
         ("  name: orders\n", "", "query.name", "is missing"),
-        ("    A: {", "    1x: {", "query.streams.1x", "no name for a stream"),
-        ("    A: {", "    on: {", "query.streams.True", "quotes"),
+        ("    A:\n", "    1x:\n", "query.streams.1x", "no name for a stream"),
+        ("    A:\n", "    on:\n", "query.streams.True", "quotes"),
         ("    B: {", "    A: {", "query.streams.A", "is there twice"),
         ("    B: {", "    a: {", "query.streams[1].name", "is there twice"),
-        ("time: at, source: {format: parquet", "source: {format: parquet", "query.streams.A.time", "is missing"),
+        (
+            "time: at, source: {format: json",
+            "source: {format: json",
+            "query.streams.A.time",
+            "is missing",
+        ),
         ("{format: rate,", "{fromat: rate,", "query.streams.B.source.format", "is missing"),
         ("trigger: processing 1 second", "trigger: hourly", "sink.trigger", "available now"),
         ("path: out", "path: out, mode: complete", "sink.mode", "append"),
         ("checkpoint: checkpoint\n", "", "checkpoint", "is missing"),
-        ("time: at, source: {format: rate", "time: at, watermark: -1 s, source: {format: rate", "watermark", "negative"),
+        (
+            "time: at, source: {format: rate",
+            "time: at, watermark: -1 s, source: {format: rate",
+            "watermark",
+            "negative",
+        ),
         ("redis: redis://localhost:6379/0", "redis: ${NOT_THERE}", "redis", "NOT_THERE is not set"),
         ("  streams:\n", "  plan: ((A\n  streams:\n", "query.plan", "plan"),
     ],
@@ -135,7 +146,7 @@ def test_variables_are_filled_in() -> None:
 
 
 def test_a_secret_from_the_environment_is_not_in_the_message(tmp_path: Path) -> None:
-    text = GOOD.replace("trigger: processing 1 second", "trigger: ${SECRET}")
+    text = GOOD.replace("trigger: processing 1 second", "trigger: '${SECRET}'")
     with pytest.raises(InvalidInput) as caught:
         _load(tmp_path, text, {"SECRET": "hunter2"})
     assert "hunter2" not in str(caught.value)
@@ -264,6 +275,7 @@ def _report(worker: int, load: int) -> WorkerReport:
         bad_rows={},
         results=3,
         state_rows=15,
+        combined_rows=0,
         state_bytes=2_000_000,
         index_bytes=1000,
         watermark_us=0,

@@ -198,9 +198,7 @@ def _references_of(syntax: exp.Expr) -> Iterable[Reference]:
         yield Reference(tuple(str(part.name) for part in parts), tuple(spans), nested, optional=is_unit)
 
 
-def _references_in(
-    tokens: Sequence[Token], names: Names, lambda_names: frozenset[str]
-) -> Iterable[Reference]:
+def _references_in(tokens: Sequence[Token], names: Names, lambda_names: frozenset[str]) -> Iterable[Reference]:
     """`Stream.column` in the tokens: a safeguard for arguments that sqlglot's function builders drop."""
     for index in range(len(tokens) - 2):
         head, dot, tail = tokens[index : index + 3]

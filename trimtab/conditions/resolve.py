@@ -112,9 +112,7 @@ class Names:
             fallback = f"Write Stream.column; the streams are {', '.join(streams) or 'none'}."
         return ConditionError(field, value, problem, _suggestion(name, known) or fallback)
 
-    def _ambiguous(
-        self, field: str, value: str, what: str, name: str, candidates: list[str]
-    ) -> ConditionError:
+    def _ambiguous(self, field: str, value: str, what: str, name: str, candidates: list[str]) -> ConditionError:
         problem = f"ambiguous {what} {name!r}: it may be {' or '.join(candidates)}"
         if what == "column" and all("." in candidate for candidate in candidates):
             return ConditionError(field, value, problem, f"Qualify it, for example {candidates[0]}.")

@@ -86,13 +86,9 @@ def _parser() -> argparse.ArgumentParser:
         "--rows", type=_positive, default=15_000, metavar="N", help="rows per second, all streams (15000)"
     )
     parser.add_argument("--workers", type=_workers, default=4, metavar="N", help="workers of the join (4)")
-    parser.add_argument(
-        "--executors", type=_positive, default=2, metavar="N", help="executors of one core each (2)"
-    )
+    parser.add_argument("--executors", type=_positive, default=2, metavar="N", help="executors of one core each (2)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random rows (1)")
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="work in DIR, and leave input and output there"
-    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work in DIR, and leave input and output there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write summary and verdict to FILE")
     return parser
 

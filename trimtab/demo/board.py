@@ -16,7 +16,7 @@ from trimtab.reports import WorkerReport
 from trimtab.runner.progress import BatchProgress, plain_watermark
 from trimtab.runner.worker_table import load_of, shares
 
-RECENT_MS: Final = 6_000
+RECENT_S: Final = 6.0
 """Rates are means over about this time, so that the table can be read."""
 
 
@@ -37,7 +37,8 @@ class Board:
     """Adds up batches."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[BatchProgress, dict[int, WorkerReport]]] = deque()
+        self._recent: deque[tuple[float, dict[int, WorkerReport]]] = deque()
+        self._seen_s: float | None = None
         self._hits: dict[int, int] = {}
         self._rebuilds: dict[int, int] = {}
         self._batch_ms: list[int] = []
@@ -49,12 +50,17 @@ class Board:
         self.null = 0
         self.watermark_us = 0
 
-    def add(self, progress: BatchProgress, reports: Mapping[int, WorkerReport]) -> None:
+    def add(self, progress: BatchProgress, reports: Mapping[int, WorkerReport], now_s: float) -> None:
+        """A batch that was seen to be finished at `now_s`, on any clock that goes forward."""
+        span_s = progress.ms / 1000 if self._seen_s is None else max(0.001, now_s - self._seen_s)
+        self._seen_s = now_s
         self.batch = progress.batch
         self.input_rows += progress.rows
-        self._batch_ms.append(progress.ms)
-        self._recent.append((progress, dict(reports)))
-        while len(self._recent) > 1 and sum(each.ms for each, _ in self._recent) > RECENT_MS:
+        if progress.rows:
+            # A batch that only ticks says nothing about the load.
+            self._batch_ms.append(progress.ms)
+            self._recent.append((span_s, dict(reports)))
+        while len(self._recent) > 1 and sum(span for span, _ in self._recent) > RECENT_S:
             self._recent.popleft()
         for worker, report in reports.items():
             self.results += report.results
@@ -69,12 +75,9 @@ class Board:
         if not self._recent:
             return []
         newest = {worker: report for _, reports in self._recent for worker, report in reports.items()}
-        seconds = max(0.001, sum(progress.ms for progress, _ in self._recent) / 1000)
+        seconds = max(0.001, sum(span for span, _ in self._recent))
         workers = sorted(newest)
-        seen = {
-            worker: [reports[worker] for _, reports in self._recent if worker in reports]
-            for worker in workers
-        }
+        seen = {worker: [reports[worker] for _, reports in self._recent if worker in reports] for worker in workers}
         parts = shares([sum(map(load_of, seen[worker])) for worker in workers])
         return [
             WorkerLine(
@@ -99,6 +102,8 @@ class Board:
 
     def plain(self, phase: str) -> str:
         """One line for where there is no terminal."""
+        if self.batch < 0:
+            return phase
         parts = " ".join(f"w{line.worker} {line.rows_per_s:,.0f}/s {line.share:.0%}" for line in self.lines())
         return f"{self.headline(phase)} | {parts}"
 

@@ -155,7 +155,7 @@ def _stream(
     begun = time.monotonic()
     try:
         with _screen(console, board) as screen:
-            watch.until(lambda: board.batch >= 0, lambda: screen("first batch, executors warm up"))
+            watch.until(lambda: board.batch >= 0, lambda: screen("first batch: executors start"))
             begun = time.monotonic()
             end = begun + options.duration_s
             if not stop:
@@ -204,7 +204,7 @@ class _Watch:
                 reports = self._store.reports(NAME, progress.batch)
             except redis.RedisError:
                 reports = {}
-            self._board.add(progress, reports)
+            self._board.add(progress, reports, time.monotonic())
         if not self._query.isActive:
             error = self._query.exception()
             if error is not None:

@@ -9,4 +9,11 @@ from __future__ import annotations
 from trimtab.embedded.java import JavaUnavailableError, ensure_java, set_pyspark_python
 from trimtab.embedded.redis_server import EmbeddedRedis, EmbeddedRedisError, shared_redis
 
-__all__ = ["EmbeddedRedis", "EmbeddedRedisError", "JavaUnavailableError", "ensure_java", "set_pyspark_python", "shared_redis"]
+__all__ = [
+    "EmbeddedRedis",
+    "EmbeddedRedisError",
+    "JavaUnavailableError",
+    "ensure_java",
+    "set_pyspark_python",
+    "shared_redis",
+]

@@ -188,9 +188,7 @@ def _wrapped(java: _Java) -> Path:
     finally:
         shutil.rmtree(building, ignore_errors=True)
     if not os.access(target / "bin" / "java", os.X_OK):
-        raise JavaUnavailableError(
-            f"{target} is there but has no bin/java that may be run: remove it and try again"
-        )
+        raise JavaUnavailableError(f"{target} is there but has no bin/java that may be run: remove it and try again")
     return target
 
 

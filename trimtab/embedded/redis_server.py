@@ -71,9 +71,7 @@ class EmbeddedRedis:
     the same data; without it, empty. An instance belongs to one thread at a time.
     """
 
-    def __init__(
-        self, *, port: int | None = None, appendonly: bool = False, start_timeout: float = 15.0
-    ) -> None:
+    def __init__(self, *, port: int | None = None, appendonly: bool = False, start_timeout: float = 15.0) -> None:
         self._port = port
         self._appendonly = appendonly
         self._start_timeout = start_timeout
@@ -123,9 +121,7 @@ class EmbeddedRedis:
         if self._dir is None:
             self._dir = Path(tempfile.mkdtemp(prefix="trimtab-redis-"))
         if self._watchdog is None or self._watchdog.poll() is not None:
-            self._watchdog = _spawn(
-                ["/bin/sh", "-c", _WATCHDOG, "trimtab-watchdog", str(self._dir)], Path("/")
-            )
+            self._watchdog = _spawn(["/bin/sh", "-c", _WATCHDOG, "trimtab-watchdog", str(self._dir)], Path("/"))
         # Between asking for a free port and the server's taking it, another process may be quicker.
         attempts = 1 if self._port is not None else 5
         for attempt in range(1, attempts + 1):
@@ -211,8 +207,7 @@ class EmbeddedRedis:
                     problem = str(error)
                 time.sleep(0.02)
         raise EmbeddedRedisError(
-            f"the embedded Redis server did not answer on port {port} within {self._start_timeout:g} s: "
-            f"{problem}"
+            f"the embedded Redis server did not answer on port {port} within {self._start_timeout:g} s: {problem}"
         )
 
     def _end_server(self, *, kill: bool) -> None:
@@ -300,9 +295,7 @@ def _close_stdin(process: subprocess.Popen[bytes]) -> None:
 
 def _client(port: int) -> redis.Redis:
     # No retries of its own: the loop around it also has to notice that the server has ended.
-    return redis.Redis(
-        host=_HOST, port=port, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
-    )
+    return redis.Redis(host=_HOST, port=port, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
 
 
 def _free_port() -> int:

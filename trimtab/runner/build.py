@@ -64,9 +64,7 @@ def _input(spark: SparkSession, name: str, stream: StreamPart) -> DataFrame:
     reader = reader.options(**{key: option_text(value) for key, value in source.options.items()})
     told = source.format if source.path is None else f"{source.format} at {source.path}"
     remedy = "Check format, path, schema and options; a format's package goes into spark.config."
-    frame = _explained(
-        field, told, remedy, lambda: reader.load(source.path) if source.path else reader.load()
-    )
+    frame = _explained(field, told, remedy, lambda: reader.load(source.path) if source.path else reader.load())
     if source.select:
         remedy = f"The source has these columns: {', '.join(frame.columns)}."
         frame = _explained(f"{field}.select", source.select, remedy, lambda: frame.selectExpr(*source.select))

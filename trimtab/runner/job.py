@@ -163,9 +163,7 @@ def trigger_arguments(text: str | None) -> dict[str, Any]:
         )
     interval_us = parse_us(interval.group(1), "trigger")
     if interval_us < 0:
-        raise InvalidInput(
-            "trigger", text, "is negative", 'Use "processing 0 seconds" for batch after batch.'
-        )
+        raise InvalidInput("trigger", text, "is negative", 'Use "processing 0 seconds" for batch after batch.')
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
@@ -196,9 +194,7 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), known, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        return InvalidInput(
-            field, value, "is not known here", f"{hint}{_owner(location)} has: {', '.join(known)}."
-        )
+        return InvalidInput(field, value, "is not known here", f"{hint}{_owner(location)} has: {', '.join(known)}.")
     remedy = "Texts like yes, no, on and 1 mean other things in YAML: put them in quotes."
     if first["type"] in ("model_type", "dict_type"):
         remedy = f"Write one line for each of: {', '.join(known)}." if known else "Write `name: value` lines."

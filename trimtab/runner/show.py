@@ -38,9 +38,7 @@ def show_mapping(query: str, redis: str, *, as_json: bool) -> None:
     epoch = None if number is None else store.epoch(query, number)
     if epoch is None:
         _check_known(store, query)
-        raise InvalidInput(
-            "--query", query, "has no epoch", "Is it running? It publishes its first one at its start."
-        )
+        raise InvalidInput("--query", query, "has no epoch", "Is it running? It publishes its first one at its start.")
     print(json.dumps(json.loads(epoch.to_text()), indent=1) if as_json else epoch.render())
 
 
@@ -62,8 +60,6 @@ def _check_known(store: Store, query: str) -> None:
     names = sorted(str(name) for name in store.client.smembers(redis_keys.QUERIES))
     if query not in names:
         known = (
-            f"It knows: {', '.join(names)}."
-            if names
-            else "It knows none: is it the Redis that the query was given?"
+            f"It knows: {', '.join(names)}." if names else "It knows none: is it the Redis that the query was given?"
         )
         raise InvalidInput("--query", query, "is unknown to this Redis", known)

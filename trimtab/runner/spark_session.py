@@ -46,9 +46,7 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None
 
 
-def make_session(
-    *, master: str | None, app_name: str, config: Mapping[str, str], scratch: Path
-) -> SparkSession:
+def make_session(*, master: str | None, app_name: str, config: Mapping[str, str], scratch: Path) -> SparkSession:
     """A session on `master`; where one has been chosen (see `submitted`), on that, with our session settings.
 
     `scratch` is a directory of the caller's that lives as long as the session.
@@ -66,9 +64,7 @@ def make_session(
         settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **config}
         given = settings.get(_JAVA_OPTIONS, "")
         if "log4j" not in given:
-            settings[_JAVA_OPTIONS] = (
-                f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {given}".rstrip()
-            )
+            settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {given}".rstrip()
     for name, value in settings.items():
         builder = builder.config(name, value)
     with filtered_stderr():

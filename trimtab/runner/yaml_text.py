@@ -21,9 +21,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InvalidInput(
-            "file", str(path), f"cannot be read ({reason})", "Give the path of a YAML file."
-        ) from None
+        raise InvalidInput("file", str(path), f"cannot be read ({reason})", "Give the path of a YAML file.") from None
     try:
         # Parsed to nodes first: safe_load would silently keep the last of two equal keys, and lose a stream.
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -46,10 +44,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
     """A copy with ${NAME} and ${NAME:-default} replaced in all strings."""
     if isinstance(value, dict):
-        return {
-            key: fill_in(each, environ, f"{field}.{key}" if field else str(key))
-            for key, each in value.items()
-        }
+        return {key: fill_in(each, environ, _below(field, key)) for key, each in value.items()}
     if isinstance(value, list):
         return [fill_in(each, environ, f"{field}[{index}]") for index, each in enumerate(value)]
     if not isinstance(value, str):
@@ -70,6 +65,14 @@ def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
         return found
 
     return _VARIABLE.sub(replaced, value)
+
+
+def _below(field: str, key: Any) -> str:
+    where = f"{field}.{key}" if field else str(key)
+    if not isinstance(key, str):
+        kind = "nothing" if key is None else type(key).__name__
+        raise InvalidInput(where, key, f"is not a text but {kind} in YAML", "Put it in quotes.")
+    return where
 
 
 def _refuse_twins(path: Path, node: yaml.Node | None, field: str, seen: set[int]) -> None:

@@ -47,9 +47,7 @@ class PlacedConditions:
     after_union: list[str] = field(default_factory=list)
 
 
-def place(
-    where: Sequence[str], schemas: Schemas, *, ansi: bool, case_sensitive: bool = False
-) -> PlacedConditions:
+def place(where: Sequence[str], schemas: Schemas, *, ansi: bool, case_sensitive: bool = False) -> PlacedConditions:
     """Parse the conditions and give each conjunct its place; ConditionError for what cannot be accepted."""
     placed = PlacedConditions()
     for conjunct in parse(where, Names(schemas, case_sensitive=case_sensitive)):

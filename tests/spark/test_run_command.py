@@ -1,0 +1,132 @@
+"""`trimtab run` as a user runs it: a process of its own, its exit code and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+START_US = 1_700_000_000_000_000
+TIMEOUT_S = 240
+JOB = """
+spark:
+  master: local[2]
+  config: {{spark.sql.session.timeZone: UTC}}
+checkpoint: {base}/checkpoint
+query:
+  name: tiny
+  window: 2 seconds
+  lateness: 1 second
+  partitions: 4
+  workers: 2
+  where: A.price < B.price
+  streams:
+    A: {{key: user, time: at, source: {{format: parquet, path: "{base}/in", schema: "{schema}"}}}}
+    B: {{key: user, time: at, source: {{format: parquet, path: "{base}/in", schema: "{schema}"}}}}
+sink:
+  format: {sink}
+  path: {base}/out
+  trigger: {trigger}
+"""
+SCHEMA = "user long, price double, at timestamp"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    table = pa.table(
+        {
+            "user": pa.array([1, 1, 2, None], pa.int64()),
+            "price": [1.0, 2.0, 1.0, 1.0],
+            "at": pa.array([START_US, START_US + 1_000_000, START_US, START_US], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    pq.write_table(table, tmp_path / "in" / "0.parquet")
+    return tmp_path
+
+
+def _job(base: Path, trigger: str = "available now", schema: str = SCHEMA, sink: str = "parquet") -> Path:
+    path = base / "query.yaml"
+    path.write_text(JOB.format(base=base, trigger=trigger, schema=schema, sink=sink))
+    return path
+
+
+def _start(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+
+
+def _run(*arguments: str | Path) -> tuple[int, str, str]:
+    process = _start(*arguments)
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def test_check_then_run_what_is_there(base: Path) -> None:
+    job = _job(base)
+    code, out, err = _run("run", job, "--check")
+    assert (code, err) == (0, "")
+    assert "tiny: 2 streams, 2 workers: ready to run" in out
+    assert "A_user bigint, A_price double, A_at timestamp, B_user bigint" in out
+    assert not (base / "checkpoint").exists()
+    assert not (base / "out").exists()
+
+    code, out, err = _run("run", job)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split() == ["batch", "rows", "results", "rows/s", "ms", "watermark"]
+    assert out.splitlines()[1].split()[:3] == ["0", "8", "1"]
+    result = pq.read_table(base / "out")
+    assert result.select(["A_price", "B_price"]).to_pylist() == [{"A_price": 1.0, "B_price": 2.0}]
+
+
+def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
+    code, out, err = _run("run", _job(base, trigger="hourly"))
+    assert (code, out) == (2, "")
+    assert err.startswith("trimtab: sink.trigger = 'hourly': is no trigger. ")
+    # Only Spark can tell this: the column's type has no event time.
+    code, out, err = _run("run", _job(base, schema="user long, price double, at string"))
+    assert (code, out) == (2, "")
+    assert err.startswith("trimtab: ")
+    assert "at" in err
+    assert "Traceback" not in err
+    assert "\tat " not in err
+    assert not (base / "checkpoint").exists()
+
+
+def test_sigterm_ends_a_running_query_in_order(base: Path) -> None:
+    process = _start("run", _job(base, trigger="processing 1 second"))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().split()[:1] == ["batch"]
+        assert process.stdout.readline().split()[:2] == ["0", "8"]
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert err == "trimtab: stopping after the current batch (again: at once)\n"
+    assert time.monotonic() - began < 60
+    # What was committed is whole: the query can go on from here.
+    commits = {path.name for path in (base / "checkpoint" / "commits").iterdir() if path.name.isdigit()}
+    assert "0" in commits
