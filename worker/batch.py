@@ -34,8 +34,8 @@ class BatchInput:
     batch: int
     epoch: int
     watermark_us: int
-    watermark_before_us: Callable[[], int]
-    """The watermark of the batch before, looked up: needed only where this worker did not run in it."""
+    watermark_before_us: Callable[[], int] | None = None
+    """Looks up the watermark of the batch before: needed only where this worker did not run in it."""
     frames: Iterable[tuple[str, bytes]]
     """Stream name and frame."""
     plan: str
@@ -110,10 +110,12 @@ def run_batch(
 
 def _late_us(given: BatchInput, record: Record | None) -> int:
     """Rows at or before this are late: the watermark of the batch before."""
-    if record is not None and record.batch == given.batch - 1:
+    if record is None or given.batch == 0:
+        return given.watermark_us
+    if record.batch == given.batch - 1 or given.watermark_before_us is None:
         return record.watermark_us
-    # Batch 0, or after a batch that ran no task at all (files of zero bytes): no worker has seen its watermark.
-    return given.watermark_us if given.batch == 0 else given.watermark_before_us()
+    # The batch before ran no task at all (files of zero bytes, say): no worker has seen its watermark.
+    return given.watermark_before_us()
 
 
 def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:

@@ -216,14 +216,21 @@ def make_case(seed: int, theme: Theme, name: str) -> Case:
     time_type = pa.timestamp("us", None if theme.zoneless else "UTC")
     schemas = {
         s: pa.schema(
-            [("id", pa.int64()), *key.columns, ("at", time_type), ("n", pa.int32()), ("tag", pa.string())]
-            + [("price", pa.float64()), *((f"p_{p}", PAYLOAD[p][0]) for p in extra[s])]
+            [
+                ("id", pa.int64()),
+                *key.columns,
+                ("at", time_type),
+                ("n", pa.int32()),
+                ("tag", pa.string()),
+                ("price", pa.float64()),
+                *((f"p_{p}", PAYLOAD[p][0]) for p in extra[s]),
+            ]
         )
         for s in names
     }
     # As many keys as leave each row with about one partner in each other stream.
     density = theme.rows * 2 * query.window_us / SECOND
-    keys = theme.keys or max(3, round(density / (3 if count == 2 else 1.5 if count == 3 else 1)))
+    keys = theme.keys or max(3, round(density / (4 if count == 2 else 3 if count == 3 else 2)))
     draw = _Draw(r, theme, key, keys, extra)
     # Files in each phase: uneven, so that streams idle at the end of the first phase; then all go on.
     phases = []

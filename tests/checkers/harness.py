@@ -24,7 +24,7 @@ from trimtab import JoinQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 T = TypeVar("T")
 FIRST_MTIME = 1_600_000_000
@@ -103,7 +103,9 @@ class Run:
             writer = writer.trigger(availableNow=True)
         return writer.start()
 
-    def run(self, spark: SparkSession, redis: str, *, rebuild: bool = False, **inputs: DataFrame) -> None:
+    def run(
+        self, spark: SparkSession, redis: str, *, rebuild: bool = False, inputs: Mapping[str, DataFrame] | None = None
+    ) -> None:
         """Read all files that are there, then stop."""
         frames = inputs or self.inputs(spark)
         result = self.query.join(spark, frames, checkpoint=str(self.checkpoint), redis=redis, rebuild=rebuild)

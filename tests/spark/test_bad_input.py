@@ -1,10 +1,10 @@
-"""Everything that can be wrong with a join is told before it starts: field, value, remedy. Nothing is changed by trying."""
+"""All that can be wrong with a join is told before it starts: field, value, remedy; and trying changes nothing."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,10 @@ class Place:
     redis: str
     checkpoint: Path
 
-    def join(self, query: JoinQuery, redis: str | None = None, **inputs: DataFrame) -> DataFrame:
-        frames = {name: rate(self.spark) for name in query.stream_names} | inputs
+    def join(
+        self, query: JoinQuery, inputs: Mapping[str, DataFrame] | None = None, redis: str | None = None
+    ) -> DataFrame:
+        frames = {name: rate(self.spark) for name in query.stream_names} | dict(inputs or {})
         return query.join(self.spark, frames, checkpoint=str(self.checkpoint), redis=redis or self.redis)
 
     def state(self) -> tuple[object, ...]:
@@ -129,25 +131,25 @@ def test_unsuitable_columns(place: Place) -> None:
     with refused("streams['A'].time", "price double", "timestamp", place=place):
         place.join(
             JoinQuery(**definition(streams=[*streams("A", time="price"), *streams("B")])),
-            A=rate(place.spark, ROWS.replace("value * 0.5", "value * 0.5D")),
+            {"A": rate(place.spark, ROWS.replace("0.5", "0.5D"))},
         )
     types = {"A": "bigint", "B": "string"}
     with refused("streams.key", types, "different types", "Cast", place=place):
         place.join(JoinQuery(**definition(streams=[*streams("A"), *streams("B", key="name")])))
     maps = {name: rate(place.spark, "map(value, value) AS user, timestamp AS at") for name in "AB"}
     with refused("streams.key", dict.fromkeys("AB", "map<bigint,bigint>"), "compared", place=place):
-        place.join(JoinQuery(**definition()), **maps)
+        place.join(JoinQuery(**definition()), maps)
 
 
 def test_inputs_that_are_none(place: Place) -> None:
     query = JoinQuery(**definition())
     with refused("inputs", ["A", "B", "C"], "unknown ['C']", place=place):
-        place.join(query, C=rate(place.spark))
+        place.join(query, {"C": rate(place.spark)})
     with refused("inputs", ["A"], "missing ['B']", place=place):
         query.join(place.spark, {"A": rate(place.spark)}, checkpoint=str(place.checkpoint), redis=place.redis)
     table = place.spark.range(3).selectExpr("id AS user", "now() AS at")
     with refused("inputs['A']", ["user", "at"], "readStream", place=place):
-        place.join(query, A=table)
+        place.join(query, {"A": table})
 
 
 def test_watermarks(place: Place) -> None:
@@ -155,7 +157,7 @@ def test_watermarks(place: Place) -> None:
         place.join(JoinQuery(**definition(lateness=None)))
     marked = rate(place.spark).withWatermark("at", "1 second")
     with refused("lateness", "1 second", "Leave", place=place):
-        place.join(JoinQuery(**definition()), A=marked)
+        place.join(JoinQuery(**definition()), {"A": marked})
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_checkpoint_of_another_query(
     place = Place(spark, redis_server.url, finished.checkpoint)
     query = JoinQuery(**{**finished.query.model_dump(), **changes})
     with refused("checkpoint", str(finished.checkpoint), *words, "new checkpoint", place=place):
-        place.join(query, **finished.inputs(spark))
+        place.join(query, finished.inputs(spark))
 
 
 def test_checkpoint_of_other_columns(finished: Run, spark: SparkSession, redis_server: EmbeddedRedis) -> None:
@@ -261,7 +263,7 @@ def test_checkpoint_of_other_columns(finished: Run, spark: SparkSession, redis_s
     frames = finished.inputs(spark)
     frames["A"] = frames["A"].selectExpr("*", "1 AS more")
     with refused("checkpoint", str(finished.checkpoint), "streams", "more", place=place):
-        place.join(finished.query, **frames)
+        place.join(finished.query, frames)
 
 
 def test_checkpoint_that_is_not_ours(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -23,7 +24,7 @@ from trimtab.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -240,7 +241,7 @@ def test_epochs_are_bound_one_by_one(spark: SparkSession, redis: EmbeddedRedis, 
     query.processAllAvailable()
     numbers = bound_numbers(running.run)
     assert numbers[-1] == 4
-    assert all(later - earlier in (0, 1) for earlier, later in zip(numbers, numbers[1:], strict=False)), numbers
+    assert all(later - earlier in (0, 1) for earlier, later in itertools.pairwise(numbers)), numbers
     assert set(numbers) == {1, 2, 3, 4}
     running.finish()
     assert bound_numbers(running.run)[-1] == 4

@@ -91,7 +91,7 @@ def test_watermarks_of_the_inputs_are_kept(spark: SparkSession, redis_server: Em
     run = written(case, tmp_path)
     delays = {"A": "2 seconds", "B": "100 milliseconds", "C": "1 second"}
     frames = {name: frame.withWatermark("at", delays[name]) for name, frame in run.inputs(spark).items()}
-    run.run(spark, redis_server.url, **frames)
+    run.run(spark, redis_server.url, inputs=frames)
     oracle = run.oracle(case.conditions)
     run.check(spark, oracle, at_least=20)
     assert oracle.late.total() > 0
