@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +30,36 @@ from trimtab.store import Store
 
 SKEW = 0.6
 TARGETS = {"3-way uniform 100k": 15.0, "3-way uniform 20k": 4.0, "2-way uniform 100k": 4.0, "2-way uniform 20k": 4.0}
-"""Ratios that a change must not fall below."""
+"""Ratios, against Spark's join on the same state store, that a change must not fall below."""
 WINDOW_FACTOR = 16
 WINDOW_COST_MAX = 1.3
 BYTES_PER_ROW_MAX = 80
+WORKERS = 2
+WARM = 3
+"""Batches that are not counted: the first, which fills the window, and two more."""
+WARM_UP = Workload("ABC", 20_000, 25)
+"""Run once by each engine before anything is measured: the JVMs compile for the first dozens of batches."""
 
 
 @dataclass
 class Outcome:
-    """One workload, measured."""
+    """One workload, measured. Times are medians over rounds of medians over batches, in milliseconds."""
 
     name: str
     trimtab_ms: float
-    native_ms: float
-    ratio: float
+    native_ms: dict[str, float]
+    """By state store: rocksdb, as Trimtab has it, and memory, Spark's default."""
     rows_per_second: float
     results: int
     missing: int
     extra: int
     bytes_per_row: float
     hit_share: float
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    rounds: list[tuple[float, float]] = field(default_factory=list)
+    phases_ms: dict[str, float]
+    rounds: list[dict[str, float]]
+
+    def ratio(self, provider: str) -> float:
+        return self.native_ms[provider] / self.trimtab_ms
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,16 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-bench-"))
     spark = _session(options.memory)
+    outcomes: list[Outcome] = []
     try:
-        outcomes = [
-            _compare(spark, workload, options, scratch / str(number), console)
-            for number, workload in enumerate(_workloads(options))
-        ]
+        _warm_up(spark, options, scratch / "warm", console)
         window = None if options.no_window else _window_cost(spark, options, scratch / "window", console)
+        for number, workload in enumerate(_workloads(options)):
+            outcomes.append(_compare(spark, workload, options, scratch / str(number), console))
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
-    _show(outcomes, window, console)
+    _show(outcomes, window, options.native.split(","), console)
     body = {"outcomes": [asdict(outcome) for outcome in outcomes], "window": window}
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "native_join.json").write_text(json.dumps(body, indent=1))
@@ -80,25 +88,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.native_join", description=__doc__)
-    parser.add_argument("--ways", default="3,2", help="numbers of streams, e.g. 2,3")
-    parser.add_argument("--rows", default="100000,20000", help="rows per stream and batch")
-    parser.add_argument("--keys", default="uniform,skewed")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=8, help="measured batches per round, after the window is full")
-    parser.add_argument("--warm", type=int, default=6, help="batches before the measured ones")
-    parser.add_argument("--memory", default="4g", help="of each executor")
-    parser.add_argument(
-        "--native-provider", choices=["memory", "rocksdb"], default="memory", help="Spark's state store"
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.native_join", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+    parser.add_argument("--ways", default="3,2", help="numbers of streams")
+    parser.add_argument("--rows", default="100000,20000", help="rows per stream and batch")
+    parser.add_argument("--keys", default="uniform,skewed", help="distributions of the keys")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each engine runs each workload")
+    parser.add_argument("--batches", type=int, default=5, help="measured batches per round")
+    parser.add_argument("--memory", default="6g", help="memory of each of the two executors")
+    parser.add_argument("--native", default="rocksdb,memory", help="state stores for Spark's own join")
     parser.add_argument("--no-window", action="store_true", help="leave out the run with 16 times the window")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for JSON and picture")
     return parser.parse_args(argv)
 
 
 def _workloads(options: argparse.Namespace) -> list[Workload]:
     return [
-        Workload("ABCDEFGH"[:ways], rows, options.warm + options.batches, SKEW if keys == "skewed" else 0.0)
+        Workload("ABCDEFGH"[:ways], rows, WARM + options.batches, SKEW if keys == "skewed" else 0.0)
         for ways in map(int, options.ways.split(","))
         for keys in options.keys.split(",")
         for rows in map(int, options.rows.split(","))
@@ -125,61 +132,66 @@ def _megabytes(memory: str) -> int:
     return int(memory[:-1]) * {"g": 1024, "m": 1}[memory[-1].lower()]
 
 
+def _warm_up(spark: SparkSession, options: argparse.Namespace, directory: Path, console: Console) -> None:
+    write(WARM_UP, directory / "in")
+    for engine in ("trimtab", *options.native.split(",")):
+        console.print(f"warming up: {engine}")
+        _run(spark, engine, WARM_UP, directory, WARM)
+    shutil.rmtree(directory)
+
+
 def _compare(
     spark: SparkSession, workload: Workload, options: argparse.Namespace, directory: Path, console: Console
 ) -> Outcome:
     write(workload, directory / "in")
-    rounds: list[tuple[engines.Measured, engines.Measured]] = []
+    chosen = ["trimtab", *options.native.split(",")]
+    rounds: list[dict[str, engines.Measured]] = []
     for number in range(options.rounds):
-        order = ["trimtab", "native"] if number % 2 == 0 else ["native", "trimtab"]
         measured = {}
-        for engine in order:
+        for engine in chosen if number % 2 == 0 else reversed(chosen):
             console.print(f"{workload.name}: round {number + 1} of {options.rounds}, {engine} ...", end=" ")
             shutil.rmtree(directory / engine, ignore_errors=True)
-            measured[engine] = _run(spark, engine, workload, options, directory)
+            measured[engine] = _run(spark, engine, workload, directory, WARM)
             console.print(f"{statistics.median(measured[engine].batch_ms):.0f} ms a batch")
-        rounds.append((measured["trimtab"], measured["native"]))
-    missing, extra = _difference(directory / "trimtab" / "out", directory / "native" / "out")
+        rounds.append(measured)
+    different = [_difference(directory / "trimtab" / "out", directory / engine / "out") for engine in chosen[1:]]
     shutil.rmtree(directory)
-    ours, theirs = rounds[-1][0], [statistics.median(native.batch_ms) for _, native in rounds]
-    trimtab_ms = statistics.median(statistics.median(mine.batch_ms) for mine, _ in rounds)
-    native_ms = statistics.median(theirs)
+    medians = [{engine: statistics.median(each.batch_ms) for engine, each in one.items()} for one in rounds]
+    overall = {engine: statistics.median(one[engine] for one in medians) for engine in chosen}
+    ours = [one["trimtab"] for one in rounds]
     return Outcome(
         name=workload.name,
-        trimtab_ms=trimtab_ms,
-        native_ms=native_ms,
-        ratio=native_ms / trimtab_ms,
-        rows_per_second=workload.input_rows_per_batch / trimtab_ms * 1000,
-        results=ours.results,
-        missing=missing,
-        extra=extra,
-        bytes_per_row=max(mine.bytes_per_row for mine, _ in rounds),
-        hit_share=min(mine.hit_share for mine, _ in rounds),
-        phases_ms=ours.phases_ms,
-        rounds=[(statistics.median(a.batch_ms), statistics.median(b.batch_ms)) for a, b in rounds],
+        trimtab_ms=overall["trimtab"],
+        native_ms={engine: overall[engine] for engine in chosen[1:]},
+        rows_per_second=workload.input_rows_per_batch / overall["trimtab"] * 1000,
+        results=ours[-1].results,
+        missing=sum(missing for missing, _ in different),
+        extra=sum(extra for _, extra in different),
+        bytes_per_row=max(each.bytes_per_row for each in ours),
+        hit_share=min(each.hit_share for each in ours),
+        phases_ms=ours[-1].phases_ms,
+        rounds=medians,
     )
 
 
-def _run(
-    spark: SparkSession, engine: str, workload: Workload, options: argparse.Namespace, directory: Path
-) -> engines.Measured:
+def _run(spark: SparkSession, engine: str, workload: Workload, directory: Path, warm: int) -> engines.Measured:
     """One engine over all files, in a session of its own: each needs settings of its own."""
     session = spark.newSession()
     inputs = engines.read(session, workload, directory / "in")
     checkpoint, output = directory / engine / "checkpoint", directory / engine / "out"
-    name = f"bench-{directory.name}-{workload.rows}"
-    if engine == "native":
-        result = engines.native_result(session, workload, inputs, 2, options.native_provider)
-        return engines.collect(engines.run(result, checkpoint, output), options.warm)
+    if engine != "trimtab":
+        result = engines.native_result(session, workload, inputs, WORKERS, engine)
+        return engines.collect(engines.run(result, checkpoint, output), warm)
     redis = shared_redis().url
     store = Store(redis)
     store.client.flushall()
-    result = engines.trimtab_result(session, workload, inputs, checkpoint, redis, 2, name)
+    name = f"bench-{directory.name}"
+    result = engines.trimtab_result(session, workload, inputs, checkpoint, redis, WORKERS, name)
     stages_before = engines.finished_stages(session)
     progress = engines.run(result, checkpoint, output)
-    measured = engines.collect(progress, options.warm)
-    engines.add_reports(measured, store, name, progress, options.warm)
-    engines.add_stages(measured, session, stages_before, len(progress), options.warm)
+    measured = engines.collect(progress, warm)
+    engines.add_reports(measured, store, name, progress, warm)
+    engines.add_stages(measured, session, stages_before, len(progress), warm)
     return measured
 
 
@@ -197,51 +209,36 @@ def _difference(left: Path, right: Path) -> tuple[int, int]:
 
 def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Path, console: Console) -> dict[str, Any]:
     """Batch time with 16 times the window and the same number of results, against the plain window, in turn."""
-    rows = 20_000
-    small = Workload("ABC", rows, 0, window_batches=3)
-    large = Workload("ABC", rows, 0, window_batches=3 * WINDOW_FACTOR)
     times: dict[str, list[float]] = {"small": [], "large": []}
-    state: dict[str, int] = {}
-    full = large.window_batches + 3
+    state_rows: dict[str, int] = {}
     for number in range(options.rounds):
-        for name, shape in (("small", small), ("large", large)):
-            whole = Workload("ABC", rows, full + 12, window_batches=shape.window_batches)
+        for name, batches in (("small", 3), ("large", 3 * WINDOW_FACTOR)):
+            workload = Workload("ABC", 20_000, WARM + 15, window_batches=batches)
             home = directory / f"{name}{number}"
-            write(whole, home / "in")
-            console.print(
-                f"window of {shape.window_batches} batches: round {number + 1} of {options.rounds} ...", end=" "
-            )
-            measured = _run(spark, "trimtab", whole, argparse.Namespace(**{**vars(options), "warm": full}), home)
+            write(workload, home / "in")
+            console.print(f"window of {batches} batches: round {number + 1} of {options.rounds} ...", end=" ")
+            measured = _run(spark, "trimtab", workload, home, WARM)
             times[name].append(statistics.median(measured.batch_ms))
-            state[name] = measured.state_rows
+            state_rows[name] = measured.state_rows
             console.print(f"{times[name][-1]:.0f} ms a batch, {measured.state_rows:,} rows of state")
             shutil.rmtree(home)
     medians = {name: statistics.median(values) for name, values in times.items()}
-    return {"ms": medians, "cost": medians["large"] / medians["small"], "state_rows": state, "rounds": times}
+    return {"ms": medians, "cost": medians["large"] / medians["small"], "state_rows": state_rows, "rounds": times}
 
 
-def _show(outcomes: list[Outcome], window: dict[str, Any] | None, console: Console) -> None:
-    table = Table(title="Trimtab beside Spark's own join (medians; ratios in this run)")
-    for heading in (
-        "workload",
-        "Spark ms",
-        "Trimtab ms",
-        "ratio",
-        "wanted",
-        "rows/s",
-        "missing",
-        "extra",
-        "B/row",
-        "hits",
-    ):
+def _show(outcomes: list[Outcome], window: dict[str, Any] | None, native: list[str], console: Console) -> None:
+    table = Table(title="Trimtab beside Spark's own join (ms a batch, medians; the ratios count)")
+    headings = ["workload", "Trimtab", *(f"Spark {provider}" for provider in native)]
+    headings += [*(f"ratio {provider}" for provider in native), "wanted", "rows/s", "missing", "extra", "B/row", "hits"]
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "workload" else "right")
     for each in outcomes:
         wanted = TARGETS.get(each.name)
         table.add_row(
             each.name,
-            f"{each.native_ms:.0f}",
             f"{each.trimtab_ms:.0f}",
-            f"{each.ratio:.1f}x",
+            *(f"{each.native_ms[provider]:.0f}" for provider in native),
+            *(f"{each.ratio(provider):.1f}x" for provider in native),
             f">= {wanted:.0f}x" if wanted else "",
             f"{each.rows_per_second:,.0f}",
             str(each.missing),
@@ -250,7 +247,7 @@ def _show(outcomes: list[Outcome], window: dict[str, Any] | None, console: Conso
             f"{each.hit_share:.1%}",
         )
     console.print(table)
-    phases = Table(title="Where a Trimtab batch's time goes (ms; slowest worker, mean over batches)")
+    phases = Table(title="Where a Trimtab batch's time goes (ms; slowest worker, means over batches)")
     phases.add_column("workload")
     for phase in engines.PHASES:
         phases.add_column(phase, justify="right")
@@ -258,14 +255,13 @@ def _show(outcomes: list[Outcome], window: dict[str, Any] | None, console: Conso
         phases.add_row(each.name, *(f"{each.phases_ms.get(phase, 0):.0f}" for phase in engines.PHASES))
     console.print(phases)
     if window is not None:
+        small, large = window["state_rows"]["small"], window["state_rows"]["large"]
         console.print(
             f"{WINDOW_FACTOR}x the window, same results: {window['cost']:.2f}x the batch time "
-            f"(wanted <= {WINDOW_COST_MAX}); state rows {window['state_rows']['small']:,} and {window['state_rows']['large']:,}"
+            f"(wanted <= {WINDOW_COST_MAX}); state rows {small:,} and {large:,}"
         )
     largest = max((each.bytes_per_row for each in outcomes), default=0)
-    console.print(
-        f"resident bytes per state row beside the payload: at most {largest:.0f} (wanted <= {BYTES_PER_ROW_MAX})"
-    )
+    console.print(f"resident bytes per state row beside the payload: {largest:.0f} (wanted <= {BYTES_PER_ROW_MAX})")
 
 
 if __name__ == "__main__":

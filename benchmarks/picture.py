@@ -13,29 +13,37 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-class Bars(Protocol):
-    """What a bar pair needs to know."""
+class Measured(Protocol):
+    """What is drawn of a workload."""
 
     name: str
     trimtab_ms: float
-    native_ms: float
-    ratio: float
+    native_ms: dict[str, float]
+
+    def ratio(self, provider: str) -> float: ...
 
 
-def draw(outcomes: Sequence[Bars], path: Path) -> None:
-    """Milliseconds a batch on a logarithmic axis, Spark's own join beside Trimtab, the ratio above."""
-    figure, axes = pyplot.subplots(figsize=(max(6, 1.6 * len(outcomes)), 4.5))
-    places = range(len(outcomes))
-    axes.bar(
-        [p - 0.2 for p in places], [each.native_ms for each in outcomes], 0.4, label="Spark's own join", color="#999"
-    )
-    axes.bar([p + 0.2 for p in places], [each.trimtab_ms for each in outcomes], 0.4, label="Trimtab", color="#1f77b4")
-    for place, each in zip(places, outcomes, strict=True):
-        axes.annotate(f"{each.ratio:.1f}x", (place, max(each.native_ms, each.trimtab_ms)), ha="center", va="bottom")
+COLOURS = {"rocksdb": "#777777", "memory": "#bbbbbb", "trimtab": "#1f77b4"}
+
+
+def draw(outcomes: Sequence[Measured], path: Path) -> None:
+    """Milliseconds a batch on a logarithmic axis: Spark's own join on each state store beside Trimtab."""
+    providers = list(outcomes[0].native_ms) if outcomes else []
+    engines = [*providers, "trimtab"]
+    width = 0.8 / len(engines)
+    figure, axes = pyplot.subplots(figsize=(max(6, 1.8 * len(outcomes)), 4.5))
+    for number, engine in enumerate(engines):
+        places = [place + (number - (len(engines) - 1) / 2) * width for place in range(len(outcomes))]
+        heights = [each.trimtab_ms if engine == "trimtab" else each.native_ms[engine] for each in outcomes]
+        label = "Trimtab" if engine == "trimtab" else f"Spark's own join ({engine})"
+        axes.bar(places, heights, width, label=label, color=COLOURS.get(engine))
+        if engine != "trimtab":
+            for place, height, each in zip(places, heights, outcomes, strict=True):
+                axes.annotate(f"{each.ratio(engine):.1f}x", (place, height), ha="center", va="bottom", fontsize=8)
     axes.set_yscale("log")
     axes.set_ylabel("milliseconds a batch (log)")
-    axes.set_xticks(list(places), [each.name.replace(" ", "\n", 1) for each in outcomes])
-    axes.legend()
+    axes.set_xticks(list(range(len(outcomes))), [each.name.replace(" ", "\n", 1) for each in outcomes])
+    axes.legend(fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

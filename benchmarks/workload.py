@@ -19,14 +19,17 @@ SCHEMA = "user long, price double, at timestamp"
 
 @dataclass(frozen=True)
 class Workload:
-    """`rows` rows per stream and batch; the window covers `window_batches` batches of event time."""
+    """`rows` rows per stream and batch; the window covers `window_batches` batches of event time.
+
+    The first batch is as long as the window, so that the window is full from the second on.
+    """
 
     streams: str
     rows: int
     batches: int
     skew: float = 0.0
     """Zipf exponent of the keys; 0 is uniform."""
-    window_batches: int = 3
+    window_batches: int = 10
     results_per_row: float = 1.0
     """About how many results each input row has part in finding: fixes the number of keys."""
     seed: int = 7
@@ -75,12 +78,12 @@ class Workload:
 
         return total(self.skew * ways) / total(self.skew) ** ways
 
-    def draw(self, rng: np.random.Generator, keys: int) -> npt.NDArray[np.int64]:
+    def draw(self, rng: np.random.Generator, keys: int, rows: int) -> npt.NDArray[np.int64]:
         if not self.skew:
-            return rng.integers(0, keys, self.rows)
+            return rng.integers(0, keys, rows)
         # Inverse of the continuous Zipf distribution on 1..keys.
         power = 1 - self.skew
-        sample = ((keys**power - 1) * rng.random(self.rows) + 1) ** (1 / power)
+        sample = ((keys**power - 1) * rng.random(rows) + 1) ** (1 / power)
         drawn: npt.NDArray[np.int64] = np.minimum(sample, keys).astype(np.int64) * 7919
         return drawn
 
@@ -91,17 +94,19 @@ def write(workload: Workload, directory: Path) -> None:
     keys = workload.keys()
     for stream in workload.streams:
         (directory / stream).mkdir(parents=True, exist_ok=True)
+        first = START_US
         for batch in range(workload.batches):
-            first = START_US + batch * BATCH_US
+            length = workload.window_batches if batch == 0 else 1
+            rows, last = workload.rows * length, first + BATCH_US * length
+            times = np.sort(rng.integers(first, last, rows))
             table = pa.table(
                 {
-                    "user": workload.draw(rng, keys),
-                    "price": rng.random(workload.rows),
-                    "at": pa.array(
-                        np.sort(rng.integers(first, first + BATCH_US, workload.rows)), pa.timestamp("us", "UTC")
-                    ),
+                    "user": workload.draw(rng, keys, rows),
+                    "price": rng.random(rows),
+                    "at": pa.array(times, pa.timestamp("us", "UTC")),
                 }
             )
+            first = last
             path = directory / stream / f"{batch:05d}.parquet"
             pq.write_table(table, path)
             os.utime(path, (1_600_000_000 + batch, 1_600_000_000 + batch))

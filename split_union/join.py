@@ -25,7 +25,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import InvalidInput
 from trimtab.keys import CODE, GROUP
 from trimtab.store import Store
-from worker.spark import INPUT, OUTPUT, JoinWorker, WorkerTask
+from worker.spark import FRAMES_OUTPUT, INPUT, JoinWorker, WorkerTask
 from worker.spec import ConditionSpec, JoinSpec, StreamSpec
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def build_join(
         worker_keys=keys,
         result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
+        frames_out=not transport.leaves_as_rows(travelling),
         rebuild=rebuild,
     )
-    joined = (
-        routed.groupBy("worker_key")
-        .transformWithStateInPandas(JoinWorker(task), OUTPUT, "Append", "EventTime")
-        .mapInArrow(unpack, travelling)
-    )
+    output = FRAMES_OUTPUT if task.frames_out else travelling
+    joined = routed.groupBy("worker_key").transformWithStateInPandas(JoinWorker(task), output, "Append", "EventTime")
+    if task.frames_out:
+        joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
     for condition in placed.after_union:
         joined = joined.filter(F.expr(condition))

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 STAND_IN: Final = "__trimtab_part"
+_PLAIN: Final = (
+    T.BooleanType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.StringType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+)
 
 
 def column(name: str) -> Column:
@@ -46,6 +61,14 @@ def _restored(field: T.StructField) -> Column:
     if not isinstance(field.dataType, T.YearMonthIntervalType):
         return own
     return F.make_ym_interval(F.lit(0), own).cast(field.dataType).alias(field.name)
+
+
+def leaves_as_rows(result: T.StructType) -> bool:
+    """Whether workers may hand their results to PySpark as columns, which saves a Python process and two copies.
+
+    PySpark converts nested values one by one there; results with any such column travel in frames to the union.
+    """
+    return all(isinstance(field.dataType, _PLAIN) for field in result.fields)
 
 
 def is_plain_text(data_type: T.DataType) -> bool:

@@ -1,4 +1,8 @@
-"""The union operator: frames of results from all workers become rows again."""
+"""The union operator: frames of results from all workers become rows again.
+
+Where every column of the result has a plain type, workers hand out rows themselves and Spark's own union of their
+partitions is all there is to do (`transport.leaves_as_rows`).
+"""
 
 from __future__ import annotations
 

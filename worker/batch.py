@@ -1,4 +1,4 @@
-"""One micro-batch of one worker, from frames in to frames out. Knows neither Spark nor Redis.
+"""One micro-batch of one worker, from frames in to results out. Knows neither Spark nor Redis.
 
 Order of things: late rows out, join, purge, persist, publish. Late means at or before the watermark of the batch before
 (Spark's rule); purging goes by this batch's. So no row that is not late can miss a partner that was purged.
@@ -45,9 +45,9 @@ class BatchInput:
 
 @dataclass
 class BatchOutcome:
-    """What happened, for the report; `frames` are the results."""
+    """What happened, for the report, and the results in pieces of at most a frame."""
 
-    frames: list[bytes] = field(default_factory=list)
+    pieces: list[pa.RecordBatch] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     results: int = 0
@@ -157,7 +157,7 @@ def _join(
     with outcome.phase("encode"):
         if results:
             whole = engine.results(results, result_schema)
-            outcome.frames = [frames.encode(piece).to_pybytes() for piece in frames.slices(whole)]
+            outcome.pieces = list(frames.slices(whole))
     with outcome.phase("join"):
         expired = engine.purge(given.watermark_us)
         outcome.state_rows, outcome.group_state_rows = engine.live_rows()

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from trimtab import __version__, offset_log
+from trimtab import __version__, frames, offset_log
 from trimtab.errors import BindingError, CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.store import Store
@@ -47,7 +47,7 @@ INPUT = StructType(
     ]
 )
 """What the split sends: a frame, or a tick (frame is null). `stream` is an index into the query's streams."""
-OUTPUT = StructType([StructField("frame", BinaryType(), False)])
+FRAMES_OUTPUT = StructType([StructField("frame", BinaryType(), False)])
 
 # Nullable throughout: Spark demands it of state in Avro.
 _RECORD = StructType([StructField("text", StringType())])
@@ -68,6 +68,8 @@ class WorkerTask:
     """worker_keys[i] is the grouping key that Spark hashes to shuffle partition i: worker i."""
     result_schema: bytes
     version: str
+    frames_out: bool
+    """Results leave in frames, for the union to unpack, or as rows, where all their types allow it."""
     rebuild: bool = False
 
 
@@ -105,13 +107,19 @@ class JoinWorker(StatefulProcessor):
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
         outcome = run_batch(task.spec, given, self._durable, Residence(local_directory(), query_id, worker), schema)
-        for frame in outcome.frames:
-            yield pd.DataFrame({"frame": [frame]})
+        for piece in outcome.pieces:
+            yield self._output(piece)
         cpu_ns = time.process_time_ns() - cpu_start
         self._report(context, worker, given, outcome, bad_rows, cpu_ns)
 
     def close(self) -> None:
         pass
+
+    def _output(self, piece: pa.RecordBatch) -> pd.DataFrame:
+        if self.task.frames_out:
+            return pd.DataFrame({"frame": [frames.encode(piece).to_pybytes()]})
+        # Columns that stay in Arrow: pandas only carries them to PySpark, which takes them as they are.
+        return piece.to_pandas(types_mapper=pd.ArrowDtype)
 
     def _frames(self, rows: Iterator[pd.DataFrame], bad_rows: dict[str, int]) -> Iterator[tuple[str, bytes]]:
         names = self.task.spec.names

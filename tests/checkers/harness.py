@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -236,8 +236,9 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 def kill_tree(root: psutil.Process) -> None:
     """SIGKILL a process and all below it, as a machine that loses power would."""
+    # From the top, so that nobody is left to start another; and those below are listed while the root lives.
     tree = [root, *root.children(recursive=True)]
     for process in tree:
-        process.suspend()
-    for process in tree:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(tree, timeout=30)

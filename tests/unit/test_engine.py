@@ -91,8 +91,7 @@ def result_schema(names: str, hashed: bool) -> pa.Schema:
 
 def ids(outcome: BatchOutcome, names: str) -> list[tuple[int, ...]]:
     out: list[tuple[int, ...]] = []
-    for frame in outcome.frames:
-        batch = frames.decode(frame)
+    for batch in outcome.pieces:
         out += zip(*(batch.column(f"{name}_id").to_pylist() for name in names), strict=True)
     return out
 

@@ -33,7 +33,8 @@ FIRST = first_epoch("orders", "abc", (0, 1, 0, 1))
 SECOND = FIRST.successor((0, 1, 1, 1))
 REPORT = WorkerReport(
     query="orders", batch=7, epoch=1, worker=0, attempt=3, executor="1", process=42, at_ms=1, rows={"A": 5},
-    late_rows={}, bad_rows={"A": 1}, results=2, state_rows=9, combined_rows=0, state_bytes=100, index_bytes=50, watermark_us=0,
+    late_rows={}, bad_rows={"A": 1}, results=2, state_rows=9,
+    combined_rows=0, state_bytes=100, index_bytes=50, watermark_us=0,
     cpu_ns=10, resident="hit",
 )  # fmt: skip
 
