@@ -202,8 +202,9 @@ def _difference(left: Path, right: Path) -> tuple[int, int]:
     for one, other in ((right, left), (left, right)):
         columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM '{left}/*.parquet'").fetchall()]
         chosen = ", ".join(f'"{name}"' for name in columns)
-        statement = f"SELECT count(*) FROM (SELECT {chosen} FROM '{one}/*.parquet' EXCEPT ALL SELECT {chosen} FROM '{other}/*.parquet')"
-        counts.append(int(connection.execute(statement).fetchall()[0][0]))
+        rows = [f"SELECT {chosen} FROM '{side}/*.parquet'" for side in (one, other)]
+        counted = connection.execute(f"SELECT count(*) FROM ({' EXCEPT ALL '.join(rows)})").fetchall()
+        counts.append(int(counted[0][0]))
     return counts[0], counts[1]
 
 

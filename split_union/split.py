@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from split_union.routing import route
 from trimtab import frames, offset_log
 from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows
-from worker import kernels
-from worker.spark import batch_identity, check_version
+from trimtab.spark_task import batch_identity, check_version
 
 FRAME_SCHEMA = pa.schema(
     [
@@ -67,7 +67,7 @@ class SplitTask:
     ) -> Iterator[pa.RecordBatch]:
         batch = self._packed(batch)
         group = batch.column(GROUP).to_numpy(zero_copy_only=False)
-        order, ends = kernels.route(group, owners, len(self.worker_keys))
+        order, ends = route(group, owners, len(self.worker_keys))
         for worker in range(len(self.worker_keys)):
             mine = order[ends[worker] : ends[worker + 1]]
             if mine.size == 0:

@@ -133,23 +133,6 @@ def live_positions(lo: Any, tail: int, head: int, horizon: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def route(partition: Any, owners: Any, workers: int) -> Any:
-    """Row order that brings the rows of each worker together, and where each worker's rows end (counting sort)."""
-    ends = np.zeros(workers + 1, np.int64)
-    for i in range(partition.size):
-        ends[owners[partition[i]] + 1] += 1
-    for worker in range(workers):
-        ends[worker + 1] += ends[worker]
-    cursor = ends[:workers].copy()
-    order = np.empty(partition.size, np.int64)
-    for i in range(partition.size):
-        worker = owners[partition[i]]
-        order[cursor[worker]] = i
-        cursor[worker] += 1
-    return order, ends
-
-
-@njit(cache=True, nogil=True)
 def order_by_chunk(row: Any, starts: Any) -> Any:
     """Sort references by the chunk that they point into (counting sort over ascending `starts`).
 

@@ -18,11 +18,6 @@ def probe(
     }
 
 
-def route(partition: Sequence[int], owners: Sequence[int], workers: int) -> list[list[int]]:
-    """Rows of each worker in input order."""
-    return [[i for i, p in enumerate(partition) if owners[p] == worker] for worker in range(workers)]
-
-
 def join(streams: Mapping[str, Iterable[tuple[object, int, int]]], window: int) -> list[tuple[int, ...]]:
     """All combinations of one (key, time, id) row per stream with equal key and a time span of at most `window`."""
     return [

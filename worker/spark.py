@@ -26,9 +26,10 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from trimtab import __version__, frames, offset_log
-from trimtab.errors import BindingError, CorruptState
+from trimtab import frames, offset_log
+from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
+from trimtab.spark_task import batch_identity, check_version
 from trimtab.store import Store
 from worker.batch import BatchInput, BatchOutcome, run_batch
 from worker.durable import Record, parse_record
@@ -233,22 +234,6 @@ def reporter(url: str) -> Reporter:
     if url not in _reporters:
         _reporters[url] = Reporter(url)
     return _reporters[url]
-
-
-def batch_identity(context: TaskContext) -> tuple[int, str]:
-    """The micro-batch and the query that a task runs for."""
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    query_id = context.getLocalProperty("sql.streaming.queryId")
-    if batch is None or query_id is None:
-        raise BindingError("this task does not belong to a streaming query: start the join with writeStream")
-    return int(batch), query_id
-
-
-def check_version(expected: str) -> None:
-    if expected != __version__:
-        raise BindingError(
-            f"the driver runs Trimtab {expected}, this executor {__version__}: install the same version on both"
-        )
 
 
 def _apportioned(total: int, weights: np.ndarray[Any, Any]) -> list[int]:

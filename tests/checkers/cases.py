@@ -167,6 +167,10 @@ class Theme:
     zoneless: bool = False
     """The event time is a timestamp_ntz."""
     time_zone: str = "UTC"
+    restart: bool = False
+    """The query stops in the middle and goes on from its checkpoint."""
+    rebuild: bool = False
+    """Every batch makes its resident state anew from the durable one."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,8 @@ def make_case(seed: int, theme: Theme, name: str) -> Case:
             there = files - (r.randrange(0, 3) if first == 0 and s != r.choice(names) else 0)
             phase[s] = [draw.rows(s, first + b) if r.random() > 0.1 else [] for b in range(there)]
         phases.append(phase)
+    if not theme.restart:
+        phases = [{s: [rows for phase in phases for rows in phase[s]] for s in names}]
     spark_types = {"k": key.spark} if key.spark else {}
     return Case(theme, seed, query, tuple(conditions), schemas, phases, spark_types)
 

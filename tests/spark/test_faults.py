@@ -102,8 +102,9 @@ def kill_python_workers(holder: psutil.Process) -> None:
         fork.kill()
 
 
-@pytest.mark.parametrize("place", ["output", "input"])
-@pytest.mark.parametrize("kill", [kill_executor, kill_python_workers])
+@pytest.mark.parametrize(
+    ("kill", "place"), [(kill_executor, "output"), (kill_python_workers, "output"), (kill_python_workers, "input")]
+)
 def test_kill_in_mid_batch(
     kill: Callable[[psutil.Process], None], place: str, spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path
 ) -> None:

@@ -22,23 +22,29 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 # Between them: every key type, 2 to 5 streams, every kind of plan, conditions in all three places, one key for all
-# rows, more partitions than keys, no watermark of ours, another time zone, event times without zone.
+# rows, more partitions than keys, other time zones, event times without zone, restarts, and rebuilds in every batch.
 THEMES: dict[str, Theme] = {
-    "bigint": Theme(key="bigint", streams=3, plan="left-deep", conditions=(IN_JOIN[0], IN_JOIN_3[1], ALONE[0])),
-    "int": Theme(key="int", streams=5, plan="((A B) ((C D) E))", rows=80, partitions=64),
+    "bigint": Theme(
+        key="bigint", streams=3, plan="left-deep", conditions=(IN_JOIN[0], IN_JOIN_3[1], ALONE[0]), restart=True
+    ),
+    "int": Theme(key="int", streams=5, plan="((A B) ((C D) E))", rows=80, partitions=64, restart=True),
     "string": Theme(key="string", streams=4, plan="mjoin", conditions=(IN_JOIN_3[0],), rows=80),
+    "collated": Theme(key="collated", streams=2, conditions=(ALONE[1],)),
     "double": Theme(key="double", streams=3, plan="((B C) A)", keys=9, window="200 milliseconds", rows=60),
-    "decimals": Theme(key="decimal(10,2)", streams=2, conditions=(IN_JOIN[4], AFTER_UNION[0]), grid_us=100_000),
-    "wide-decimal": Theme(key="decimal(30,3)", streams=3, plan="((A C) B)", conditions=(AFTER_UNION[1], ALONE[2])),
-    "date": Theme(key="date", streams=2, conditions=(IN_JOIN[5],), time_zone="America/New_York", ordered=True),
+    "decimal": Theme(key="decimal(10,2)", streams=2, conditions=(IN_JOIN[4], AFTER_UNION[0]), grid_us=100_000),
+    "wide-decimal": Theme(
+        key="decimal(30,3)", streams=3, plan="((A C) B)", conditions=(AFTER_UNION[1], ALONE[2]), rebuild=True
+    ),
+    "date": Theme(
+        key="date", streams=2, conditions=(IN_JOIN[5],), time_zone="America/New_York", ordered=True, restart=True
+    ),
     "timestamp": Theme(key="timestamp", streams=3, plan="mjoin", time_zone="Asia/Kolkata"),
     "boolean": Theme(key="boolean", streams=2, keys=2, window="200 milliseconds", rows=60, partitions=64),
     "composite": Theme(key="int,string", streams=3, plan="left-deep", conditions=(IN_JOIN_3[2],), workers=3),
-}
-MORE: dict[str, Theme] = {
+    "narrow-composite": Theme(key="short,float,byte", streams=2),
     "binary": Theme(key="binary", streams=2, zoneless=True),
-    "two-ints": Theme(key="int,int", streams=4, plan="((A B) (C D))", rows=80),
-    "struct": Theme(key="struct", streams=3, keys=60),
+    "two-ints": Theme(key="int,int", streams=4, plan="((A B) (C D))", rows=80, rebuild=True, restart=True),
+    "struct": Theme(key="struct", streams=3, keys=60, rebuild=True),
     "array": Theme(key="array<int>", streams=2, keys=40, grid_us=100_000),
     "one-key": Theme(key="string", streams=3, keys=1, window="200 milliseconds", rows=16, partitions=32),
 }
@@ -46,44 +52,39 @@ EXTRA = int(os.environ.get("TRIMTAB_CASES", "0"))
 SEED = int(os.environ.get("TRIMTAB_SEED", "1"))
 
 
+def any_theme(seed: int) -> Theme:
+    return Theme(restart=seed % 2 == 0, rebuild=seed % 3 == 0)
+
+
 def written(case: Case, base: Path) -> Run:
     return Run(base, case.query, case.schemas, spark_types=case.spark_types)
 
 
-def run_case(case: Case, base: Path, spark: SparkSession, redis: str, *, rebuild: bool = False) -> Run:
+def run_case(case: Case, base: Path, spark: SparkSession, redis: str) -> Run:
     spark.conf.set("spark.sql.session.timeZone", case.theme.time_zone)
     run = written(case, base)
     for phase in case.phases:
         for stream, files in phase.items():
             for rows in files:
                 run.write(stream, rows)
-        run.run(spark, redis, rebuild=rebuild)
+        run.run(spark, redis, rebuild=case.theme.rebuild)
     return run
 
 
-@pytest.mark.parametrize("name", [*THEMES, *MORE])
+@pytest.mark.parametrize("name", THEMES)
 def test_random_query(name: str, spark: SparkSession, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
-    case = make_case(SEED, {**THEMES, **MORE}[name], f"random-{name}")
-    check(case, spark, redis_server.url, tmp_path)
+    check(make_case(SEED, THEMES[name], f"random-{name}"), spark, redis_server.url, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + EXTRA))
 def test_more_random_queries(seed: int, spark: SparkSession, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
-    check(make_case(seed, Theme(), f"random-{seed}"), spark, redis_server.url, tmp_path)
+    check(make_case(seed, any_theme(seed), f"random-{seed}"), spark, redis_server.url, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["int", "wide-decimal", "array"])
-def test_every_batch_rebuilds(name: str, spark: SparkSession, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
-    case = make_case(SEED + 1000, {**THEMES, **MORE}[name], f"rebuild-{name}")
-    check(case, spark, redis_server.url, tmp_path, rebuild=True)
-    newest = Store(redis_server.url).reports(case.query.name)
-    assert {report.resident for report in newest.values()} == {"rebuild"}
-
-
-def check(case: Case, spark: SparkSession, redis: str, base: Path, *, rebuild: bool = False) -> None:
+def check(case: Case, spark: SparkSession, redis: str, base: Path) -> None:
     __tracebackhide__ = True
     try:
-        run = run_case(case, base, spark, redis, rebuild=rebuild)
+        run = run_case(case, base, spark, redis)
         oracle = run.oracle(case.conditions)
         expected = run.check(spark, oracle, at_least=5)
     except Exception as error:
@@ -96,6 +97,10 @@ def check(case: Case, spark: SparkSession, redis: str, base: Path, *, rebuild: b
     assert late == oracle.late.total(), case
     assert bad == oracle.bad.total(), case
     assert results >= expected.total(), case
+    if case.theme.rebuild:
+        assert {report.resident for report in reported if report.batch > 0} == {"rebuild"}, case
+    elif not case.theme.restart:
+        assert {report.resident for report in reported} == {"hit"}, case
 
 
 def reports(case: Case, run: Run, redis: str) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from split_union.routing import route, route_naively
 from worker import kernels, reference
 from worker.buffers import MIN_CAPACITY, StateBuffer, Tuples
 
@@ -98,9 +99,9 @@ def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path)
 )
 @settings(deadline=None)
 def test_route_brings_each_workers_rows_together_in_order(partition: list[int], owners: list[int]) -> None:
-    order, ends = kernels.route(np.array(partition, np.int16), np.array(owners, np.int32), 4)
+    order, ends = route(np.array(partition, np.int16), np.array(owners, np.int32), 4)
     routed = [order[ends[worker] : ends[worker + 1]].tolist() for worker in range(4)]
-    assert routed == reference.route(partition, owners, 4)
+    assert routed == route_naively(partition, owners, 4)
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), data=st.data())
