@@ -25,6 +25,7 @@ from trimtab.store import Store, successor
 log = logging.getLogger("trimtab.control")
 
 NAME: Final = "trimtab_control"
+SCHEMA: Final = StructType([StructField("tick", IntegerType(), False)])
 POLL_S: Final = 0.05
 QUIET_S: Final = 2.0
 """How long Redis is left alone after it did not answer."""
@@ -38,7 +39,7 @@ class ControlSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return StructType([StructField("tick", IntegerType(), False)])
+        return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self.options

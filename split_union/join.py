@@ -126,6 +126,9 @@ def _split(
 def _control(
     query: JoinQuery, spark: SparkSession, epoch: Epoch, checkpoint: str, redis: str, keys: tuple[int, ...]
 ) -> DataFrame:
+    # Makes this session the active one. Spark asks that one whether the name is taken, and in a session where another
+    # query runs it is (DATA_SOURCE_ALREADY_EXISTS).
+    spark.createDataFrame([], control_source.SCHEMA)
     spark.dataSource.register(control_source.ControlSource)
     task = SplitTask(0, None, "", (), (), checkpoint, keys, __version__)  # type: ignore[arg-type]
     return (

@@ -171,9 +171,12 @@ def _key_kind(fields: Sequence[T.StructField]) -> Any:
 def _check_time(query: JoinQuery, stream: Stream, frame: DataFrame, time: T.StructField) -> bool:
     """Whether the input has a watermark of its own on the time column."""
     field = f"streams[{stream.name!r}].time"
-    if not isinstance(time.dataType, T.TimestampType | T.TimestampNTZType):
+    if not isinstance(time.dataType, T.TimestampType):
         raise InvalidInput(
-            field, f"{time.name} {time.dataType.simpleString()}", "is no timestamp", "Cast it to timestamp."
+            field,
+            f"{time.name} {time.dataType.simpleString()}",
+            "is no timestamp (with time zone)",
+            "Cast it to timestamp.",
         )
     marked = [f.name for f in frame.schema.fields if WATERMARK_METADATA in (f.metadata or {})]
     if marked and marked != [time.name]:

@@ -49,7 +49,7 @@ KEYS: dict[str, Key] = {
     "double": _one(pa.float64(), lambda n: _DOUBLES[n] if n < len(_DOUBLES) else n / 7),
     "float": _one(pa.float32(), lambda n: _DOUBLES[n] if n < 5 else n * 0.5),
     "decimal(10,2)": _one(pa.decimal128(10, 2), lambda n: Decimal(n - 3) / 100),
-    "decimal(30,3)": _one(pa.decimal128(30, 3), lambda n: Decimal(n) * 10**25 + Decimal("0.125")),
+    "decimal(30,3)": _one(pa.decimal128(30, 3), lambda n: Decimal(n) * 10**20 + Decimal("0.125")),
     "date": _one(pa.date32(), lambda n: datetime.date(1969, 12, 30) + datetime.timedelta(n)),
     "timestamp": _one(
         pa.timestamp("us", "UTC"),
@@ -164,8 +164,6 @@ class Theme:
     start_us: int = START_US
     ordered: bool = False
     nulls: bool = True
-    zoneless: bool = False
-    """The event time is a timestamp_ntz."""
     time_zone: str = "UTC"
     restart: bool = False
     """The query stops in the middle and goes on from its checkpoint."""
@@ -217,7 +215,7 @@ def make_case(seed: int, theme: Theme, name: str) -> Case:
         plan=theme.plan,
     )
     extra = {s: r.sample(sorted(PAYLOAD), r.randrange(0, 3)) for s in names}
-    time_type = pa.timestamp("us", None if theme.zoneless else "UTC")
+    time_type = pa.timestamp("us", "UTC")
     schemas = {
         s: pa.schema(
             [
@@ -238,7 +236,7 @@ def make_case(seed: int, theme: Theme, name: str) -> Case:
     draw = _Draw(r, theme, key, keys, extra)
     # Files in each phase: uneven, so that streams idle at the end of the first phase; then all go on.
     phases = []
-    for first, files in ((0, 3), (3, 3)):
+    for first, files in ((0, 3), (3, 2)):
         phase = {}
         for s in names:
             there = files - (r.randrange(0, 3) if first == 0 and s != r.choice(names) else 0)
@@ -278,7 +276,7 @@ class _Draw:
                 min(int(r.expovariate(2.5 / self.keys)), self.keys - 1) if r.random() < 0.3 else r.randrange(self.keys)
             )
         )
-        at_or_none: Any = at if self.theme.zoneless else at.replace(tzinfo=UTC)
+        at_or_none: Any = at.replace(tzinfo=UTC)
         if self.theme.nulls and r.random() < 0.04:
             values[r.randrange(len(values))] = None
         if self.theme.nulls and r.random() < 0.03:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,6 +134,9 @@ def test_unsuitable_columns(place: Place) -> None:
             JoinQuery(**definition(streams=[*streams("A", time="price"), *streams("B")])),
             {"A": rate(place.spark, ROWS.replace("0.5", "0.5D"))},
         )
+    zoneless = rate(place.spark, ROWS.replace("timestamp AS", "cast(timestamp AS timestamp_ntz) AS"))
+    with refused("streams['A'].time", "at timestamp_ntz", "Cast", place=place):
+        place.join(JoinQuery(**definition()), {"A": zoneless})
     types = {"A": "bigint", "B": "string"}
     with refused("streams.key", types, "different types", "Cast", place=place):
         place.join(JoinQuery(**definition(streams=[*streams("A"), *streams("B", key="name")])))
@@ -204,22 +208,10 @@ def test_conflicting_setting(name: str, place: Place) -> None:
 def test_name_of_a_running_query(place: Place) -> None:
     store = Store(place.redis)
     store.define("bad", {"checkpoint": "/elsewhere"})
-    nothing: dict[str, Any] = {"rows": {}, "late_rows": {}, "bad_rows": {}, "executor": "0", "resident": "hit"}
-    for name in [
-        "batch",
-        "epoch",
-        "worker",
-        "attempt",
-        "process",
-        "results",
-        "state_rows",
-        "state_bytes",
-        "index_bytes",
-        "watermark_us",
-        "cpu_ns",
-    ]:
-        nothing[name] = 0
-    store.report(WorkerReport(query="bad", at_ms=int(time.time() * 1000), **nothing))
+    empty: dict[str, Any] = {"int": 0, "str": "", "dict[str, int]": {}, "list[int]": []}
+    nothing = {field.name: empty[str(field.type)] for field in dataclasses.fields(WorkerReport)}
+    now = int(time.time() * 1000)
+    store.report(WorkerReport(**{**nothing, "query": "bad", "at_ms": now}))
     try:
         with refused("name", "bad", "/elsewhere", "another name", place=place):
             place.join(JoinQuery(**definition()))
@@ -233,7 +225,7 @@ def finished(spark_cluster: SparkSession, redis_server: EmbeddedRedis, tmp_path_
     case = make_case(41, Theme(key="int", streams=2, conditions=(), rows=20), "finished")
     run = Run(tmp_path_factory.mktemp("finished"), case.query, case.schemas)
     for name in "AB":
-        run.write(name, case.phases[1][name][0])
+        run.write(name, case.phases[0][name][0])
     run.run(spark_cluster.newSession(), redis_server.url)
     return run
 

@@ -131,7 +131,11 @@ def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, t
     script = ROOT / "tests" / "spark" / "driver_to_kill.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path), redis.url], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script), str(tmp_path), redis.url],
+        env=environment,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as driver:
 
         def alive(done: Callable[[], bool]) -> Callable[[], bool]:
@@ -274,7 +278,12 @@ def test_resident_state_survives_with_many_processes(tmp_path: Path) -> None:
     script = ROOT / "tests" / "spark" / "resident_hit_rate.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, str(script), str(tmp_path)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

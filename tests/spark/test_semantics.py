@@ -155,7 +155,7 @@ def test_a_batch_without_a_single_task_changes_nothing(
     case = make_case(14, Theme(key="int", streams=2, conditions=(), window="1 second", nulls=False), "no-task")
     query = case.query.model_copy(update={"lateness": "1 second"})
     run = Run(tmp_path, query, case.schemas)
-    templates = {name: case.phases[1][name][0] for name in query.stream_names}
+    templates = {name: case.phases[0][name][0] for name in query.stream_names}
     for seconds in ([10], [30], None, [20, 20.5, 30.5], [28, 29.5, 40]):
         for name, rows in templates.items():
             if seconds is None:
