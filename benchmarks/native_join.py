@@ -37,8 +37,8 @@ BYTES_PER_ROW_MAX = 80
 WORKERS = 2
 WARM = 3
 """Batches that are not counted: the first, which fills the window, and two more."""
-WARM_UP = Workload("ABC", 20_000, 25)
-"""Run once by each engine before anything is measured: the JVMs compile for the first dozens of batches."""
+WARM_UP = {"trimtab": Workload("ABC", 100_000, 40), "native": Workload("ABC", 20_000, 8)}
+"""Run once by each engine before anything is measured: the JVMs compile for the first dozens of (short) batches."""
 
 
 @dataclass
@@ -133,11 +133,12 @@ def _megabytes(memory: str) -> int:
 
 
 def _warm_up(spark: SparkSession, options: argparse.Namespace, directory: Path, console: Console) -> None:
-    write(WARM_UP, directory / "in")
     for engine in ("trimtab", *options.native.split(",")):
+        workload = WARM_UP.get(engine, WARM_UP["native"])
         console.print(f"warming up: {engine}")
-        _run(spark, engine, WARM_UP, directory, WARM)
-    shutil.rmtree(directory)
+        write(workload, directory / "in")
+        _run(spark, engine, workload, directory, WARM)
+        shutil.rmtree(directory)
 
 
 def _compare(
