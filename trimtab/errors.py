@@ -17,6 +17,10 @@ class InvalidInput(TrimtabError, ValueError):
         self.remedy = remedy
         super().__init__(f"{field} = {value!r}: {problem}. {remedy}")
 
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, object, str, str]]:
+        # Errors cross process boundaries; the default way would lose the fields.
+        return type(self), (self.field, self.value, self.problem, self.remedy)
+
 
 class CheckpointMismatch(InvalidInput):
     """A checkpoint belongs to another query, or to an earlier shape of this one."""

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from trimtab.errors import InvalidInput
 
-class ConditionError(ValueError):
+
+class ConditionError(InvalidInput):
     """A condition that cannot be accepted, told so that its author can mend it without reading our code."""
-
-    def __init__(self, field: str, value: object, problem: str, remedy: str) -> None:
-        self.field = field
-        self.value = value
-        self.problem = problem
-        self.remedy = remedy
-        super().__init__(f"{field}: {problem} (given: {value!r}). {remedy}")
-
-    def __reduce__(self) -> tuple[type[ConditionError], tuple[str, object, str, str]]:
-        """Errors cross process boundaries in a service; the default pickling would lose the fields."""
-        return (ConditionError, (self.field, self.value, self.problem, self.remedy))
 
 
 class EvaluationError(ArithmeticError):
