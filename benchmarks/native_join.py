@@ -64,7 +64,7 @@ class Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     ensure_java()
     set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-bench-"))
