@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return demo(arguments[1:])
     options = _parser().parse_args(arguments)
+    return exit_code(lambda: int(options.action(options)))
+
+
+def exit_code(action: Callable[[], int]) -> int:
+    """Do it; errors of ours become a message without a stack, and the exit code that they stand for."""
     try:
-        return int(options.action(options))
+        return action()
     except InvalidInput as error:
         print(f"trimtab: {error}", file=sys.stderr)
         return BAD_INPUT

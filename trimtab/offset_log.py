@@ -67,10 +67,7 @@ class Checkpoint:
 
     def control_offset(self, batch: int) -> dict[str, Any] | None:
         """The control source's offset that batch `batch` ends with."""
-        text = self.read(f"offsets/{batch}")
-        if text is None:
-            raise BindingError(f"{self.location}/offsets/{batch} is not there: is this the running query's checkpoint?")
-        for line in text.splitlines()[1:]:
+        for line in self._offset_lines(batch):
             found = _find_mark(line)
             if found is not None:
                 return found
@@ -78,10 +75,14 @@ class Checkpoint:
 
     def watermark_us(self, batch: int) -> int:
         """The watermark that batch `batch` runs with."""
+        return int(json.loads(self._offset_lines(batch)[0])["batchWatermarkMs"]) * 1000
+
+    def _offset_lines(self, batch: int) -> list[str]:
+        """What Spark recorded for a batch, without the line that names the format: metadata, then one line a source."""
         text = self.read(f"offsets/{batch}")
         if text is None:
             raise BindingError(f"{self.location}/offsets/{batch} is not there: is this the running query's checkpoint?")
-        return int(json.loads(text.splitlines()[1])["batchWatermarkMs"]) * 1000
+        return text.splitlines()[1:]
 
     def bound_epoch(self, batch: int) -> Epoch:
         """The epoch that batch `batch` runs with."""

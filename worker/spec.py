@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from trimtab.keys import KeySpec
 
 
@@ -50,5 +48,4 @@ def result_names(spec: JoinSpec) -> list[str]:
     return [f"{stream.name}_{column}" for stream in spec.streams for column in stream.columns]
 
 
-Arrays = dict[tuple[str, str], pa.Array]
 Saved = dict[str, Any]

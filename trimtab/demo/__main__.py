@@ -10,31 +10,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trimtab.cli import BAD_INPUT, FAILED, INTERRUPTED, seconds
-from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.cli import FAILED, INTERRUPTED, exit_code, seconds
+from trimtab.errors import InvalidInput
 from trimtab.runner.stopping import StopRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     stop = StopRequest()
-    directory: Path | None = None
-    try:
+
+    def show() -> int:
         with stop.installed():
             directory = _directory(options.keep)
-            return _demo(options, directory, stop)
-    except InvalidInput as error:
-        print(f"trimtab: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("trimtab: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    finally:
-        if directory is not None and options.keep is None:
-            shutil.rmtree(directory, ignore_errors=True)
+            try:
+                return _demo(options, directory, stop)
+            finally:
+                if options.keep is None:
+                    shutil.rmtree(directory, ignore_errors=True)
+
+    return exit_code(show)
 
 
 def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> int:
