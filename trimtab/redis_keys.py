@@ -26,6 +26,21 @@ def epoch(query: str, number: int) -> str:
     return f"trimtab:{{{query}}}:epoch:{number}"
 
 
+def digests(query: str) -> str:
+    """Hash: epoch number -> digest of its text."""
+    return f"trimtab:{{{query}}}:digests"
+
+
+def driver(query: str) -> str:
+    """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms."""
+    return f"trimtab:{{{query}}}:driver"
+
+
+def fence(query: str) -> str:
+    """String: the newest fencing token that a manager of this query was given."""
+    return f"trimtab:{{{query}}}:fence"
+
+
 def mapping(query: str) -> str:
     """Hash: partition -> owner of the newest epoch, for people and dashboards; nothing reads it back."""
     return f"trimtab:{{{query}}}:mapping"

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+from trimtab.moves import MoveReport
+
 REPORT_TTL_S: Final = 900
 """Reports of old batches leave Redis after this time."""
 
@@ -47,10 +49,17 @@ class WorkerReport:
     group_state_rows: list[int] = field(default_factory=list)
     group_bytes: list[int] = field(default_factory=list)
     group_cpu_ns: list[int] = field(default_factory=list)
+    moves: list[MoveReport] = field(default_factory=list)
+    """One for each open move that this worker takes part in."""
+    chosen: dict[str, list[int]] = field(default_factory=dict)
+    """PartitionsToMove (step 2 of both protocols): the answer to each migration's question in the epoch."""
+    seen_rows: dict[str, int] = field(default_factory=dict)
+    """Rows of groups in open moves, by group, as split tasks counted them before routing; each told to one worker."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def parse_report(text: str | bytes) -> WorkerReport:
-    return WorkerReport(**json.loads(text))
+    body = json.loads(text)
+    return WorkerReport(**{**body, "moves": [MoveReport(**each) for each in body["moves"]]})

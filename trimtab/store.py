@@ -20,30 +20,37 @@ from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
 TIMEOUT_S: Final = 0.5
 ALARMS_KEPT: Final = 100
 
-# KEYS: current, epoch text, mapping, queries, following epoch; ARGV: number, text, query, then partition, owner, ...
-# Publishing again what is there already is fine; another text under the same number, or a gap, is refused.
-_PUBLISH = """
+# KEYS: current, epoch text, mapping, queries, following epoch, digests, fence
+# ARGV: number, text, query, digest, fence, then partition, owner, ...
+# Publishing again what is there already is fine; another text under the same number, a gap, or a fencing token that is
+# not the newest, is refused.
+PUBLISH: Final = """
+if tonumber(ARGV[5]) < tonumber(redis.call('GET', KEYS[7]) or '0') then
+  return redis.error_reply('FENCED another manager has taken over')
+end
 local known = redis.call('GET', KEYS[2])
 if known and known ~= ARGV[2] then return redis.error_reply('EPOCHTAKEN another text is published') end
 local current = tonumber(redis.call('GET', KEYS[1]) or '0')
 if tonumber(ARGV[1]) > current + 1 and current > 0 then return redis.error_reply('EPOCHGAP current is ' .. current) end
 redis.call('SET', KEYS[2], ARGV[2])
+redis.call('HSET', KEYS[6], ARGV[1], ARGV[4])
 redis.call('SADD', KEYS[4], ARGV[3])
 if tonumber(ARGV[1]) >= current then
   redis.call('SET', KEYS[1], ARGV[1])
   redis.call('DEL', KEYS[3])
-  for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+  for i = 6, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
 end
 return 1
 """
 
 # The same keys and arguments. What Redis has forgotten or mixed up is put right.
-_RESTORE = """
+RESTORE: Final = """
 redis.call('SET', KEYS[2], ARGV[2])
+redis.call('HSET', KEYS[6], ARGV[1], ARGV[4])
 redis.call('SADD', KEYS[4], ARGV[3])
 redis.call('SET', KEYS[1], ARGV[1])
 redis.call('DEL', KEYS[3], KEYS[5])
-for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+for i = 6, #ARGV, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
 return 1
 """
 
@@ -76,23 +83,15 @@ class Store:
 
     def publish(self, epoch: Epoch) -> None:
         """Add the epoch that follows the newest one. Refused by the server where it does not."""
-        self._write(_PUBLISH, epoch)
+        self._write(PUBLISH, epoch)
 
     def restore(self, epoch: Epoch) -> None:
         """Make `epoch` the newest one, whatever Redis thinks: it is bound, so it is the truth."""
-        self._write(_RESTORE, epoch)
+        self._write(RESTORE, epoch)
 
     def _write(self, script: str, epoch: Epoch) -> None:
-        query = epoch.query
-        keys = [
-            redis_keys.current(query),
-            redis_keys.epoch(query, epoch.number),
-            redis_keys.mapping(query),
-            redis_keys.QUERIES,
-            redis_keys.epoch(query, epoch.number + 1),
-        ]
-        pairs = [str(value) for pair in enumerate(epoch.owners) for value in pair]
-        self.client.eval(script, len(keys), *keys, str(epoch.number), epoch.to_text(), query, *pairs)
+        keys, arguments = publish_arguments(epoch)
+        self.client.eval(script, len(keys), *keys, *arguments)
 
     def current_number(self, query: str) -> int | None:
         number = self.client.get(redis_keys.current(query))
@@ -133,6 +132,22 @@ class Store:
 
     def alarms(self, query: str) -> list[dict[str, Any]]:
         return [json.loads(entry) for entry in self.client.lrange(redis_keys.alarms(query), 0, -1)]
+
+
+def publish_arguments(epoch: Epoch) -> tuple[list[str], list[str]]:
+    """Keys and arguments of both scripts."""
+    query = epoch.query
+    keys = [
+        redis_keys.current(query),
+        redis_keys.epoch(query, epoch.number),
+        redis_keys.mapping(query),
+        redis_keys.QUERIES,
+        redis_keys.epoch(query, epoch.number + 1),
+        redis_keys.digests(query),
+        redis_keys.fence(query),
+    ]
+    pairs = [str(value) for pair in enumerate(epoch.owners) for value in pair]
+    return keys, [str(epoch.number), epoch.to_text(), query, epoch.digest, str(epoch.fence), *pairs]
 
 
 def successor(store: Store, query: str, bound: Epoch) -> Epoch | None:

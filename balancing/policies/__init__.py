@@ -1,0 +1,1 @@
+"""Policies, one per file: each suggests moves, none enacts them."""

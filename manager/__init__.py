@@ -1,0 +1,1 @@
+"""The distribution manager: runs the pure machines of `balancing` against Redis."""

@@ -1,0 +1,1 @@
+"""The command line's side of the REST API."""
