@@ -10,6 +10,17 @@ from typing import Final
 QUERIES: Final = "trimtab:queries"
 """Set: names of the queries that have published anything."""
 
+API_KEYS: Final = "trimtab:api:keys"
+"""Hash: id of an API key -> its name, scope, salt and hash, as JSON. The key itself is nowhere."""
+
+AUDIT: Final = "trimtab:api:audit"
+"""Stream: who asked what of the API, why, and how it ended. Trimmed."""
+
+
+def idempotency(api_key: str, digest: str) -> str:
+    """String: the answer to a mutation, by API key and digest of the Idempotency-Key, as JSON. Expires."""
+    return f"trimtab:api:idempotency:{api_key}:{digest}"
+
 
 def definition(query: str) -> str:
     """String: the query's definition as JSON."""
@@ -59,3 +70,58 @@ def latest_reports(query: str) -> str:
 def alarms(query: str) -> str:
     """List: newest alarms of a query, as JSON, trimmed."""
     return f"trimtab:{{{query}}}:alarms"
+
+
+def lease(query: str) -> str:
+    """String: "HOLDER FENCE" of the manager that leads this query. Expires unless renewed."""
+    return f"trimtab:{{{query}}}:lease"
+
+
+def journal(query: str) -> str:
+    """String: incarnation of the checkpoint that the journal (migrations, rebalances) belongs to."""
+    return f"trimtab:{{{query}}}:journal"
+
+
+def migrations(query: str) -> str:
+    """Hash: migration -> its record as JSON, the open ones and the newest closed ones."""
+    return f"trimtab:{{{query}}}:migrations"
+
+
+def rebalances(query: str) -> str:
+    """Hash: rebalance -> its record as JSON, the open ones and the newest closed ones."""
+    return f"trimtab:{{{query}}}:rebalances"
+
+
+def closed(query: str) -> str:
+    """Sorted set: "migration:ID" and "rebalance:ID" of what has ended, by the time it did."""
+    return f"trimtab:{{{query}}}:closed"
+
+
+def requests(query: str) -> str:
+    """List: what was asked of the manager and is not yet taken up, oldest first, as JSON."""
+    return f"trimtab:{{{query}}}:requests"
+
+
+def events(query: str) -> str:
+    """Stream: what happened, one field `event` with JSON. Trimmed."""
+    return f"trimtab:{{{query}}}:events"
+
+
+def auto(query: str) -> str:
+    """String: settings of automatic balancing as JSON."""
+    return f"trimtab:{{{query}}}:auto"
+
+
+def rules(query: str) -> str:
+    """String: pinned groups and excluded workers as JSON."""
+    return f"trimtab:{{{query}}}:rules"
+
+
+def proposal(query: str, proposal_id: str) -> str:
+    """String: a proposal as JSON. Expires."""
+    return f"trimtab:{{{query}}}:proposal:{proposal_id}"
+
+
+def proposals(query: str) -> str:
+    """Sorted set: ids of proposals by the time they were made; those that have expired are dropped when it is read."""
+    return f"trimtab:{{{query}}}:proposals"

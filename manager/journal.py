@@ -1,0 +1,150 @@
+"""What a leader alone writes: records of migrations and rebalances, events, epochs.
+
+Every write is one script that first checks that the lease is this leader's: all of it happens, or nothing and the
+leader stands down (`Fenced`). A step is journaled here before it is enacted, so that the next manager finds it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import redis.asyncio
+from redis.exceptions import ResponseError
+
+from manager.lease import Fenced, Lease
+from manager.settings import CLOSED_KEPT, EVENTS_KEPT
+from trimtab import redis_keys
+from trimtab.epochs import Epoch
+from trimtab.errors import TrimtabError
+from trimtab.store import PUBLISH, RESTORE, publish_arguments
+
+Json = dict[str, Any]
+
+_FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
+
+# KEYS: lease, migrations, rebalances, closed, requests, events, journal
+# ARGV: lease value, events kept, closed kept, now ms, then operation, name, text ...
+#   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
+#   request: take this text off the list of requests; event: append it; journal: whose journal this is
+WRITE: Final = f"""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then {_FENCED} end
+for i = 5, #ARGV, 3 do
+  local what, name, text = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if what == 'migration' then redis.call('HSET', KEYS[2], name, text)
+  elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
+  elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[4], name)
+  elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
+  elseif what == 'event' then redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
+  elseif what == 'journal' then redis.call('SET', KEYS[7], text)
+  end
+end
+local spare = redis.call('ZCARD', KEYS[4]) - tonumber(ARGV[3])
+if spare > 0 then
+  local gone = redis.call('ZPOPMIN', KEYS[4], spare)
+  for i = 1, #gone, 2 do
+    local kind, name = string.match(gone[i], '^(%a+):(.*)$')
+    redis.call('HDEL', kind == 'migration' and KEYS[2] or KEYS[3], name)
+  end
+end
+return 1
+"""
+
+# As PUBLISH and RESTORE in trimtab/store.py, with KEYS[8] = lease and, last in ARGV, its value.
+_LEADS: Final = f"if redis.call('GET', KEYS[8]) ~= table.remove(ARGV) then {_FENCED} end\n"
+PUBLISH_AS_LEADER: Final = _LEADS + PUBLISH
+WITHDRAW_AS_LEADER: Final = _LEADS + RESTORE
+
+
+class Overtaken(TrimtabError):
+    """Redis holds another epoch under the number that was to be published: look again before going on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One durable write: all of it or nothing."""
+
+    migrations: dict[str, Json] = field(default_factory=dict)
+    rebalances: dict[str, Json] = field(default_factory=dict)
+    closed: tuple[str, ...] = ()
+    """"migration:ID" or "rebalance:ID": ended with this entry."""
+    request: str = ""
+    """Text of the request that this entry answers."""
+    events: tuple[Json, ...] = ()
+    """at_ms, kind, text, data."""
+    incarnation: str = ""
+    """The checkpoint that the journal belongs to, where it is to be (re)written."""
+
+    def __bool__(self) -> bool:
+        return self != Entry()
+
+
+class Journal:
+    """The leader's pen for one query."""
+
+    def __init__(self, client: redis.asyncio.Redis, query: str, lease: Lease) -> None:
+        self._client = client
+        self._query = query
+        self._lease = lease
+        self._write = client.register_script(WRITE)
+        self._publish = client.register_script(PUBLISH_AS_LEADER)
+        self._withdraw = client.register_script(WITHDRAW_AS_LEADER)
+        self._keys = [
+            redis_keys.lease(query),
+            redis_keys.migrations(query),
+            redis_keys.rebalances(query),
+            redis_keys.closed(query),
+            redis_keys.requests(query),
+            redis_keys.events(query),
+            redis_keys.journal(query),
+        ]
+
+    async def write(self, entry: Entry, now_ms: int) -> None:
+        if not entry:
+            return
+        operations: list[str] = []
+        if entry.incarnation:
+            operations += ["journal", "", entry.incarnation]
+        for name, body in entry.migrations.items():
+            operations += ["migration", name, json.dumps(body, separators=(",", ":"))]
+        for name, body in entry.rebalances.items():
+            operations += ["rebalance", name, json.dumps(body, separators=(",", ":"))]
+        for name in entry.closed:
+            operations += ["closed", name, ""]
+        if entry.request:
+            operations += ["request", "", entry.request]
+        for body in entry.events:
+            operations += ["event", "", json.dumps(body, separators=(",", ":"))]
+        await self._run(
+            self._write, self._keys, [self._lease.value, str(EVENTS_KEPT), str(CLOSED_KEPT), str(now_ms), *operations]
+        )
+
+    async def publish(self, epoch: Epoch) -> None:
+        """Add the epoch that follows the newest one; the same again is fine, any other raises Overtaken."""
+        keys, arguments = publish_arguments(epoch)
+        await self._run(self._publish, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
+
+    async def withdraw(self, bound: Epoch) -> None:
+        """Make the bound epoch the newest again: for one that was published but can never be bound."""
+        keys, arguments = publish_arguments(bound)
+        await self._run(self._withdraw, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
+
+    async def incarnation(self) -> str | None:
+        """Whose journal this is, or None where there is none."""
+        found = await self._client.get(redis_keys.journal(self._query))
+        return None if found is None else str(found)
+
+    async def _run(self, script: Any, keys: list[str], arguments: list[str]) -> None:
+        if not self._lease.held:
+            # Cut off for long: a standby may lead by now, and our write may be on its way for longer than we think.
+            raise Fenced(f"the lease of {self._query} has ended")
+        try:
+            await script(keys=keys, args=arguments)
+        except ResponseError as error:
+            if str(error).startswith("FENCED"):
+                self._lease.forget()
+                raise Fenced(str(error)) from None
+            if str(error).startswith(("EPOCHTAKEN", "EPOCHGAP")):
+                raise Overtaken(str(error)) from None
+            raise

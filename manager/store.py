@@ -1,0 +1,278 @@
+"""Redis as manager and API read it, and the few writes that need no leader.
+
+Everything is per query and may be read by any instance, leader or not. What a leader alone may write goes through
+`manager.journal`, whose scripts check its lease. Errors of the connection come out as `redis.RedisError`: callers pause
+(runner) or answer 503 (API).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from manager.settings import PROPOSAL_TTL_S, AutoSettings, Rules, parse_auto, parse_rules
+from trimtab import redis_keys
+from trimtab.epochs import Epoch, parse_epoch
+from trimtab.errors import CorruptState, InvalidInput
+from trimtab.reports import WorkerReport, parse_report
+from trimtab.store import ALARMS_KEPT, redacted
+
+Json = dict[str, Any]
+
+TIMEOUT_S: Final = 1.0
+CONNECTIONS_MAX: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """What the query's driver last said: batch `committed` is committed, and was bound to this epoch."""
+
+    committed: int
+    epoch: int
+    digest: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One entry of a query's event stream."""
+
+    id: str
+    """Of the stream; what a client sends back as Last-Event-ID."""
+    at_ms: int
+    kind: str
+    text: str
+    data: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leader:
+    holder: str
+    fence: int
+
+
+def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
+    """A client that never retries by itself: whoever asks knows better whether to ask again."""
+    try:
+        return redis.asyncio.Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            decode_responses=True,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=CONNECTIONS_MAX,
+        )
+    except ValueError as error:
+        raise InvalidInput(
+            "redis", redacted(url), str(error), "Write it as redis://HOST:PORT/DB or rediss:// for TLS."
+        ) from None
+
+
+class ManagerStore:
+    """Reads, and writes that are anybody's. Construction connects to nothing."""
+
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        self.client = connect(url, timeout_s)
+        # Its types know nothing of decode_responses: all that comes out here is str.
+        self._redis: Any = self.client
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def ping(self) -> None:
+        await self._redis.ping()
+
+    # Queries and epochs, as the data plane wrote them
+
+    async def queries(self) -> list[str]:
+        return sorted(await self._redis.smembers(redis_keys.QUERIES))
+
+    async def definition(self, query: str) -> Json | None:
+        text = await self._redis.get(redis_keys.definition(query))
+        return None if text is None else json.loads(text)
+
+    async def define_again(self, query: str, definition: Json) -> None:
+        """Put back a definition that Redis has lost; one that is there stays."""
+        await self._redis.set(redis_keys.definition(query), json.dumps(definition, sort_keys=True), nx=True)
+
+    async def current_epoch(self, query: str) -> Epoch | None:
+        """The newest epoch that is published: bound already, or about to be."""
+        number = await self._redis.get(redis_keys.current(query))
+        return None if number is None else await self.epoch(query, int(number))
+
+    async def epoch(self, query: str, number: int) -> Epoch | None:
+        text = await self._redis.get(redis_keys.epoch(query, number))
+        return None if text is None else _epoch(text)
+
+    async def heartbeat(self, query: str) -> Heartbeat | None:
+        found = await self._redis.hgetall(redis_keys.driver(query))
+        try:
+            return Heartbeat(
+                committed=int(found["committed"]),
+                epoch=int(found["epoch"]),
+                digest=found["digest"],
+                at_ms=int(found["at_ms"]),
+            )
+        except (KeyError, ValueError):
+            return None
+
+    async def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
+        """Reports of one batch, or the newest of each worker. One that cannot be read is left out."""
+        key = redis_keys.latest_reports(query) if batch is None else redis_keys.report(query, batch)
+        return _reports(await self._redis.hgetall(key))
+
+    async def alarms(self, query: str) -> list[Json]:
+        return [json.loads(entry) for entry in await self._redis.lrange(redis_keys.alarms(query), 0, -1)]
+
+    async def alarm(self, query: str, kind: str, text: str) -> None:
+        entry = json.dumps({"at_ms": now_ms(), "kind": kind, "text": text})
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.lpush(redis_keys.alarms(query), entry)
+            pipe.ltrim(redis_keys.alarms(query), 0, ALARMS_KEPT - 1)
+            await pipe.execute()
+
+    # The journal, as the leader wrote it
+
+    async def leader(self, query: str) -> Leader | None:
+        value = await self._redis.get(redis_keys.lease(query))
+        if value is None:
+            return None
+        holder, _, fence = value.rpartition(" ")
+        return Leader(holder=holder, fence=int(fence))
+
+    async def migrations(self, query: str) -> dict[str, Json]:
+        """All that are kept, open and closed, by id."""
+        found = await self._redis.hgetall(redis_keys.migrations(query))
+        return {name: json.loads(text) for name, text in found.items()}
+
+    async def migration(self, query: str, migration: str) -> Json | None:
+        text = await self._redis.hget(redis_keys.migrations(query), migration)
+        return None if text is None else json.loads(text)
+
+    async def rebalances(self, query: str) -> dict[str, Json]:
+        found = await self._redis.hgetall(redis_keys.rebalances(query))
+        return {name: json.loads(text) for name, text in found.items()}
+
+    async def rebalance(self, query: str, rebalance: str) -> Json | None:
+        text = await self._redis.hget(redis_keys.rebalances(query), rebalance)
+        return None if text is None else json.loads(text)
+
+    async def history(self, query: str, count: int = 100) -> list[tuple[str, int]]:
+        """("migration:ID" or "rebalance:ID", when it ended in ms), newest first."""
+        found = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
+        return [(member, int(score)) for member, score in found]
+
+    async def pending_requests(self, query: str) -> list[Json]:
+        return [json.loads(text) for text in await self._redis.lrange(redis_keys.requests(query), 0, -1)]
+
+    async def next_request(self, query: str) -> str | None:
+        """The oldest request's text; it is taken off the list together with the journal's entry about it."""
+        text = await self._redis.lindex(redis_keys.requests(query), 0)
+        return None if text is None else str(text)
+
+    # Events
+
+    async def events(
+        self, query: str, after: str = "0-0", count: int = 100, block_ms: int | None = None
+    ) -> list[Event]:
+        """Events after an id, oldest first. With `block_ms` it waits that long for the first (keep it below the
+        timeout of the connection)."""
+        key = redis_keys.events(query)
+        found = await self._redis.xread({key: after}, count=count, block=block_ms)
+        if not found:
+            return []
+        entries = found[key] if isinstance(found, dict) else found[0][1]
+        if entries and isinstance(entries[0], list):
+            entries = entries[0]
+        return [_event(entry) for entry in entries]
+
+    async def newest_events(self, query: str, count: int = 100) -> list[Event]:
+        """The newest events, oldest of them first."""
+        found = await self._redis.xrevrange(redis_keys.events(query), count=count)
+        return [_event(entry) for entry in reversed(found)]
+
+    async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[Event | None]:
+        """Events as they come; None whenever nothing came for a while, so that a caller can look up."""
+        if after == "$":
+            newest = await self.newest_events(query, 1)
+            after = newest[-1].id if newest else "0-0"
+        while True:
+            events = await self.events(query, after, block_ms=wait_ms)
+            if not events:
+                yield None
+            for event in events:
+                after = event.id
+                yield event
+
+    # What operators set
+
+    async def auto(self, query: str) -> AutoSettings:
+        text = await self._redis.get(redis_keys.auto(query))
+        return AutoSettings() if text is None else parse_auto(json.loads(text))
+
+    async def set_auto(self, query: str, settings: AutoSettings) -> None:
+        await self._redis.set(redis_keys.auto(query), json.dumps(settings.to_json()))
+
+    async def rules(self, query: str) -> Rules:
+        text = await self._redis.get(redis_keys.rules(query))
+        return Rules() if text is None else parse_rules(text)
+
+    async def set_rules(self, query: str, rules: Rules) -> None:
+        await self._redis.set(redis_keys.rules(query), rules.to_text())
+
+    # Proposals
+
+    async def save_proposal(self, query: str, proposal_id: str, body: Json) -> None:
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.set(redis_keys.proposal(query, proposal_id), json.dumps(body), ex=PROPOSAL_TTL_S)
+            pipe.zadd(redis_keys.proposals(query), {proposal_id: now_ms()})
+            pipe.expire(redis_keys.proposals(query), PROPOSAL_TTL_S)
+            await pipe.execute()
+
+    async def proposal(self, query: str, proposal_id: str) -> Json | None:
+        text = await self._redis.get(redis_keys.proposal(query, proposal_id))
+        return None if text is None else json.loads(text)
+
+    async def proposals(self, query: str) -> list[Json]:
+        """Those that have not expired, newest first."""
+        key = redis_keys.proposals(query)
+        await self._redis.zremrangebyscore(key, "-inf", now_ms() - PROPOSAL_TTL_S * 1000)
+        ids = await self._redis.zrevrange(key, 0, -1)
+        texts = await self._redis.mget([redis_keys.proposal(query, each) for each in ids]) if ids else []
+        return [json.loads(text) for text in texts if text is not None]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _epoch(text: str) -> Epoch | None:
+    # A text that cannot be read is one that is not there: the control source puts the right one back.
+    try:
+        return parse_epoch(text)
+    except CorruptState:
+        return None
+
+
+def _reports(found: dict[str, str]) -> dict[int, WorkerReport]:
+    reports: dict[int, WorkerReport] = {}
+    for worker, text in found.items():
+        try:
+            reports[int(worker)] = parse_report(text)
+        except (ValueError, TypeError, KeyError):
+            continue  # of another version: what it says will be said again after the upgrade
+    return reports
+
+
+def _event(entry: tuple[str, dict[str, str]]) -> Event:
+    name, fields = entry
+    body = json.loads(fields["event"])
+    return Event(id=name, at_ms=body["at_ms"], kind=body["kind"], text=body["text"], data=body.get("data", {}))
