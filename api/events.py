@@ -1,0 +1,87 @@
+"""A query's events as Server-Sent Events, resumable by Last-Event-ID.
+
+The stream's ids are Redis's own, so a client that comes back to another instance goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
+from typing import Final
+
+import redis
+
+from api.problems import Problem
+from manager.store import Event, ManagerStore
+
+STREAMS_MAX: Final = 100
+"""Followed at once on one instance: each holds a connection to Redis while it waits."""
+POLL_MS: Final = 500
+KEEP_ALIVE_POLLS: Final = 20
+"""About ten seconds: shorter than the idle time-out of common proxies."""
+_ID = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+def check_event_id(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise Problem(
+            422,
+            "event-id",
+            "This is not the id of an event.",
+            field="Last-Event-ID",
+            value=text,
+            remedy="Send back the `id` of the last event that you saw, or leave the header out.",
+        )
+    return text
+
+
+def sse(event: Event) -> bytes:
+    data = json.dumps({**asdict(event)}, separators=(",", ":"))
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+
+
+class EventStreams:
+    """Those that are open; told to end when the server stops, since nobody else would end them."""
+
+    def __init__(self, store: ManagerStore) -> None:
+        self._store = store
+        self._open = 0
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def check_room(self) -> None:
+        if self._open >= STREAMS_MAX:
+            raise Problem(
+                429,
+                "too-many-streams",
+                f"{STREAMS_MAX} event streams are open on this instance.",
+                remedy="Close one, or ask another instance.",
+                headers={"Retry-After": "10"},
+            )
+
+    async def follow(self, query: str, after: str, allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+        """Ends when the server stops, Redis goes away (the client comes back by itself), or the key is revoked."""
+        self._open += 1
+        try:
+            yield b"retry: 2000\n\n"
+            quiet = 0
+            async for event in self._store.follow(query, after, POLL_MS):
+                if self._stopping.is_set():
+                    return
+                if event is not None:
+                    yield sse(event)
+                    continue
+                quiet += 1
+                if quiet % KEEP_ALIVE_POLLS == 0:
+                    if not await allowed():
+                        return
+                    yield b": still here\n\n"
+        except redis.RedisError:
+            yield b": Redis does not answer; come back with Last-Event-ID\n\n"
+        finally:
+            self._open -= 1

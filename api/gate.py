@@ -1,0 +1,210 @@
+"""The one way in: every request passes here before any route sees it, in this order.
+
+    key (401) -> scope (403) -> rate (429)
+      reads:     -> a recent answer, or the route's
+      mutations: -> size (413), form (415, 422), Idempotency-Key -> route -> audit
+
+Plain ASGI, since a thousand requests a second leave no room for layers, and since a route that somebody adds cannot
+forget what it never had to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from redis.asyncio import Redis
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
+from api.answers import Answer, RecentAnswers, caught
+from api.audit import Audit
+from api.idempotency import Idempotency, operation_id, token
+from api.keys import KeyStore, holds_key
+from api.limits import Buckets, Rates, check_depth, read_body, replayed, too_many
+from api.problems import Problem, of_error
+
+SECURITY_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+_ACCESS = logging.getLogger("trimtab.access")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    rates: Rates = field(default_factory=Rates)
+    answers_kept_s: float = 0.25
+    """A read may be answered with what was true this long ago."""
+
+
+class Gate:
+    def __init__(
+        self, app: ASGIApp, client: Redis, settings: GateSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._app = app
+        self._clock = clock
+        self._keys = Gatekeeper(KeyStore(client), clock)
+        self._idempotency = Idempotency(client)
+        self._audit = Audit(client)
+        self._reads = Buckets(settings.rates.reads_per_s)
+        self._mutations = Buckets(settings.rates.mutations_per_s)
+        self._failures = Buckets(settings.rates.failures_per_s)
+        self._recent = RecentAnswers(settings.answers_kept_s, clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await _Exchange(scope, send, self._clock).run(self, receive)
+
+    async def enter(self, exchange: _Exchange, receive: Receive) -> None:
+        scope, path, method = exchange.scope, exchange.path, exchange.method
+        if path in OPEN_PATHS:
+            await self._app(scope, receive, exchange.send)
+            return
+        headers = exchange.headers
+        try:
+            record = await self._keys.caller(headers.get(b"authorization"))
+        except Problem as problem:
+            if problem.status == 401 and (wait_s := self._failures.wait_s(_address(scope), self._clock())):
+                raise too_many(wait_s, "requests without a valid key") from None
+            raise
+        exchange.who = record.id
+        exchange.caller = Caller(record.id, record.name, record.scope)
+        check_scope(record, needed_scope(method, path))
+        reads = method in ("GET", "HEAD")
+        if wait_s := (self._reads if reads else self._mutations).wait_s(record.id, self._clock()):
+            raise too_many(wait_s, "requests with this key")
+        _refuse_keys(path.encode() + scope.get("query_string", b""), "path")
+        scope.setdefault("state", {})["caller"] = exchange.caller
+        if not reads:
+            await self._mutate(exchange, receive)
+        elif path.endswith("/events"):
+            await self._app(scope, receive, exchange.send)
+        else:
+            name = f"{method} {path}?{scope.get('query_string', b'').decode('latin-1')}"
+            answer = await self._recent.get(name, lambda: caught(self._app, scope, receive))
+            await answer.send(exchange.send)
+
+    async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
+        scope, headers, caller = exchange.scope, exchange.headers, exchange.caller
+        assert caller is not None
+        body = exchange.body = await read_body(receive, headers.get(b"content-length"))
+        _check_form(body, headers.get(b"content-type"))
+        _refuse_keys(body, "body")
+        body = body or b"{}"
+        scope["headers"] = [
+            *((name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        given = headers.get(b"idempotency-key")
+        scope["state"]["operation"] = operation_id(caller.id, given)
+        if given is None:
+            answer = await caught(self._app, scope, replayed(body, receive))
+        else:
+            named = token(caller.id, given, exchange.method, exchange.path, body)
+            known = await self._idempotency.begin(named)
+            if known is not None:
+                exchange.repeated = True
+                await known.send(exchange.send, ((b"idempotency-replayed", b"true"),))
+                return
+            made: Answer | None = None
+            try:
+                made = await caught(self._app, scope, replayed(body, receive))
+            finally:
+                await self._idempotency.end(named, made)
+            answer = made
+        self._recent.forget()
+        await answer.send(exchange.send)
+
+    async def note(self, exchange: _Exchange) -> None:
+        """Mutations by known callers go to the audit, refused ones too; a repeated answer was noted the first time."""
+        if exchange.caller is None or exchange.repeated or exchange.method in ("GET", "HEAD"):
+            return
+        outcome = "accepted" if exchange.status < 300 else "refused" if exchange.status < 500 else "failed"
+        await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, exchange.status, outcome)
+
+
+class _Exchange:
+    """One request and what has become of it so far."""
+
+    def __init__(self, scope: Scope, send: Send, clock: Callable[[], float]) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers = _headers(scope)
+        self.caller: Caller | None = None
+        self.who = "-"
+        self.body = b""
+        self.status = 0
+        self.repeated = False
+        self._send = send
+        self._clock = clock
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
+        await self._send(message)
+
+    async def run(self, gate: Gate, receive: Receive) -> None:
+        begun_s = self._clock()
+        try:
+            await gate.enter(self, receive)
+        except ConnectionAbortedError:
+            self.status = 499
+        except Exception as error:
+            if self.status:
+                raise
+            response = of_error(error).response()
+            await response(self.scope, receive, self.send)
+        finally:
+            if _ACCESS.isEnabledFor(logging.INFO):
+                # Never the query string, never a header: that is where secrets turn up.
+                path = "(hidden)" if holds_key(self.path.encode()) else self.path
+                spent_ms = (self._clock() - begun_s) * 1000
+                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
+        await gate.note(self)
+
+
+def _headers(scope: Scope) -> dict[bytes, str]:
+    return {name: value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _refuse_keys(text: bytes, field: str) -> None:
+    if holds_key(text):
+        raise Problem(
+            422,
+            "key-in-request",
+            f"There is an API key in the {field}, where it would be stored or logged.",
+            field=field,
+            value="(not repeated)",
+            remedy="Send keys in the Authorization header only. Revoke this one: trimtab keys revoke ID",
+        )
+
+
+def _check_form(body: bytes, content_type: str | None) -> None:
+    if body and (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(
+            415,
+            "media-type",
+            "The body is not declared to be JSON.",
+            field="Content-Type",
+            value=content_type,
+            remedy="Send Content-Type: application/json.",
+        )
+    check_depth(body)

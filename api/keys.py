@@ -1,0 +1,107 @@
+"""API keys: made by the CLI, shown once, kept as salted hashes.
+
+A key reads `trimtab_ID_SECRET`. ID is public: it finds the record and stands in logs and in the audit. SECRET is 256
+random bits, so a plain SHA-256 over salt and secret is as good as a slow password hash, and a thousand checks a
+second cost nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass
+from typing import Final, Literal, get_args
+
+from redis.asyncio import Redis
+
+from trimtab import redis_keys
+from trimtab.errors import InvalidInput
+
+Scope = Literal["read", "operate", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+"""Each includes those before it."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_KEY = re.compile(r"trimtab_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_KEY_BYTES = re.compile(_KEY.pattern.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRecord:
+    id: str
+    name: str
+    scope: Scope
+    salt: str
+    hash: str
+    created_ms: int
+
+    def allows(self, needed: Scope) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(needed)
+
+    def fits(self, secret: str) -> bool:
+        return hmac.compare_digest(self.hash, _hash(self.salt, secret))
+
+
+@dataclass(frozen=True)
+class PresentedKey:
+    id: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"PresentedKey({self.id})"
+
+
+def parse_key(text: str) -> PresentedKey | None:
+    """None where it cannot be a key of ours."""
+    found = _KEY.fullmatch(text)
+    return None if found is None else PresentedKey(found[1], found[2])
+
+
+def holds_key(text: bytes) -> bool:
+    """Whether somebody put a key where it would be stored or logged."""
+    return _KEY_BYTES.search(text) is not None
+
+
+def new_key(name: str, scope: str, now_ms: int) -> tuple[str, KeyRecord]:
+    """The key, to be shown once, and what is kept of it."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            "--name", name, "is no name for a key", "Use up to 64 letters, digits and . _ @ -, such as ops or ci@build."
+        )
+    known = next((each for each in SCOPES if each == scope), None)
+    if known is None:
+        raise InvalidInput("--scope", scope, "is no scope", f"Use one of {', '.join(SCOPES)}.")
+    identity, salt, secret = secrets.token_hex(6), secrets.token_hex(16), secrets.token_urlsafe(32)
+    record = KeyRecord(id=identity, name=name, scope=known, salt=salt, hash=_hash(salt, secret), created_ms=now_ms)
+    return f"trimtab_{identity}_{secret}", record
+
+
+class KeyStore:
+    """The records, in Redis."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    async def add(self, record: KeyRecord) -> None:
+        await self._client.hset(redis_keys.API_KEYS, record.id, json.dumps(asdict(record)))
+
+    async def find(self, identity: str) -> KeyRecord | None:
+        text = await self._client.hget(redis_keys.API_KEYS, identity)
+        return None if text is None else KeyRecord(**json.loads(text))
+
+    async def all(self) -> list[KeyRecord]:
+        texts = (await self._client.hgetall(redis_keys.API_KEYS)).values()
+        return sorted((KeyRecord(**json.loads(text)) for text in texts), key=lambda each: each.created_ms)
+
+    async def revoke(self, name_or_id: str) -> list[KeyRecord]:
+        """Those that are gone now: one by its id, or all of a name."""
+        gone = [each for each in await self.all() if name_or_id in (each.id, each.name)]
+        if gone:
+            await self._client.hdel(redis_keys.API_KEYS, *(each.id for each in gone))
+        return gone
+
+
+def _hash(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}:{secret}".encode()).hexdigest()

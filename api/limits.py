@@ -1,0 +1,131 @@
+"""What one client may ask of the server: how often, how much, how deeply nested."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import Message, Receive
+
+from api.problems import Problem
+
+BODY_BYTES_MAX: Final = 64 * 1024
+DEPTH_MAX: Final = 16
+BUCKETS_MAX: Final = 10_000
+"""Clients remembered; the one that was silent longest is forgotten first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Requests per second, for each key, that one instance answers; twice as many may come at once."""
+
+    reads_per_s: float = 2_000.0
+    mutations_per_s: float = 20.0
+    failures_per_s: float = 5.0
+    """For each address: requests without a valid key."""
+
+
+class Buckets:
+    """A token bucket for each name. Time is given by the caller."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._size = max(1.0, 2 * per_s)
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, name: str, now_s: float) -> float:
+        """0.0 and one token taken, or how long to wait for the next one."""
+        level, since = self._levels.get(name, (self._size, now_s))
+        level = min(self._size, level + (now_s - since) * self._per_s)
+        allowed = level >= 1.0
+        self._levels[name] = (level - 1.0 if allowed else level, now_s)
+        self._levels.move_to_end(name)
+        if len(self._levels) > BUCKETS_MAX:
+            self._levels.popitem(last=False)
+        return 0.0 if allowed else (1.0 - level) / self._per_s
+
+
+def too_many(wait_s: float, what: str) -> Problem:
+    seconds = max(1, round(wait_s + 0.5))
+    return Problem(
+        429,
+        "too-many-requests",
+        f"Too many {what}.",
+        remedy=f"Wait {seconds} s; ask less often, or follow the event stream instead of polling.",
+        headers={"Retry-After": str(seconds)},
+    )
+
+
+async def read_body(receive: Receive, declared: str | None) -> bytes:
+    """The whole body, refused before it is too large to keep, whatever its length was declared to be."""
+    if declared is not None and (not declared.isdigit() or int(declared) > BODY_BYTES_MAX):
+        raise _too_large(declared)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionAbortedError
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            raise _too_large(f"more than {BODY_BYTES_MAX}")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read already, then whatever comes."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def check_depth(body: bytes) -> None:
+    """Refuse deep nesting before a parser recurses into it. Brackets inside strings do not count."""
+    depth = 0
+    in_string = escaped = False
+    for byte in body:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise Problem(
+                    422,
+                    "too-deep",
+                    f"The body is nested more than {DEPTH_MAX} levels deep.",
+                    field="body",
+                    value=f"depth {depth}",
+                    remedy="No request needs more than three levels; see docs/rest.md.",
+                )
+        elif byte in b"]}":
+            depth -= 1
+
+
+def _too_large(length: str) -> Problem:
+    return Problem(
+        413,
+        "too-large",
+        f"The body has more than {BODY_BYTES_MAX} bytes.",
+        field="Content-Length",
+        value=length[:20],
+        remedy="Send less: 10,000 group numbers fit. Name an amount instead of groups if yours are more.",
+        headers={"Connection": "close"},
+    )

@@ -1,0 +1,231 @@
+"""What may be sent: every field with its meaning, its bounds and an example.
+
+Numbers are strict (no "3" for 3, no true for 1) and unknown fields are refused: a mistyped `max_pause` must not
+become a rebalance without one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from trimtab.durations import parse_us
+from trimtab.errors import InvalidInput
+
+Strategy = Literal["auto", "ptlb", "mslb"]
+Order = Literal["hot-first", "hot-last"]
+Measure = Literal["cpu", "bytes"]
+GROUPS_MAX = 10_000
+
+
+def _wrong(message: str, remedy: str) -> ValueError:
+    return ValueError(f"{message} Remedy: {remedy}")
+
+
+def parse_amount(value: object) -> object:
+    """A share of the sender's load: "25%" or 0.25."""
+    if value is None:
+        return None
+    remedy = 'Give more than 0 and at most 100%: "25%" or 0.25.'
+    number: float | None = None
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            raise _wrong("It is no share of a load.", remedy) from None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+    if number is None or not math.isfinite(number):
+        raise _wrong("It is no share of a load.", remedy)
+    if not 0 < number <= 1:
+        raise _wrong("It is out of range.", remedy)
+    return number
+
+
+def parse_pause(value: object) -> object:
+    """Milliseconds: from "500ms" as the CLI takes it, or a number of milliseconds."""
+    if value is None:
+        return None
+    remedy = 'Give a time above 0, such as "500ms", "2 seconds" or 500 (milliseconds).'
+    if isinstance(value, str):
+        try:
+            value = parse_us(value, "max_pause") / 1000
+        except InvalidInput:
+            raise _wrong("It is no duration.", remedy) from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise _wrong("It is no duration.", remedy)
+    return float(value)
+
+
+Share = Annotated[float | None, BeforeValidator(parse_amount, json_schema_input_type=str | float | None)]
+Pause = Annotated[float | None, BeforeValidator(parse_pause, json_schema_input_type=str | float | None)]
+Reason = Annotated[str, Field(max_length=500, description="Why; recorded with the request and in the audit log.")]
+Worker = Annotated[int, Field(ge=0, le=1_000_000, description="A worker's number.")]
+Groups = Annotated[list[Annotated[int, Field(ge=0, le=10_000_000)]], Field(min_length=1, max_length=GROUPS_MAX)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False)
+
+
+class Asked(Body):
+    """What every mutation may say."""
+
+    reason: Reason = ""
+    expected_epoch: int | None = Field(
+        None, ge=1, description="Refused with 409 where the query stands at another epoch by now."
+    )
+
+
+class Manner(Asked):
+    """How groups are to be moved."""
+
+    strategy: Strategy = Field("auto", description="`auto` chooses by the papers' cost models and says why.")
+    max_pause: Pause = Field(
+        None, description="Longest addition to a batch; the move is spread over more batches.", examples=["500ms"]
+    )
+    order: Order = Field("hot-first", description="Which groups of a paced move go first.")
+
+
+class ProposalBody(Manner):
+    policy: Literal["level", "pairwise", "drain", "fill"] = Field(
+        "level", description="`level`: lowest largest load; `pairwise`: the papers'; `drain`, `fill`: one worker."
+    )
+    worker: Worker | None = Field(None, description="For drain and fill.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"policy": "drain", "worker": 2}]})
+
+    @model_validator(mode="after")
+    def _check_worker(self) -> Self:
+        if self.policy in ("drain", "fill") and self.worker is None:
+            raise InvalidInput("worker", None, f"is missing for the policy {self.policy}", "Name the worker.")
+        if self.policy in ("level", "pairwise") and self.worker is not None:
+            raise InvalidInput(
+                "worker",
+                self.worker,
+                f"means nothing to the policy {self.policy}",
+                "Leave it out, or drain or fill it.",
+            )
+        return self
+
+
+class RebalanceBody(Manner):
+    """`{}`: propose and do. With `proposal`: do that. With `from`, `to` and `groups` or `amount`: do just this."""
+
+    proposal: str | None = Field(None, max_length=64, description="Id of the proposal to carry out.")
+    sender: Worker | None = Field(None, alias="from")
+    receiver: Worker | None = Field(None, alias="to")
+    groups: Groups | None = Field(None, description="Numbers of partition groups of the sender's.")
+    amount: Share = Field(None, description="Share of the sender's load to move.", examples=["25%"])
+    measure: Measure = Field("cpu", description="What `amount` is a share of.")
+    policy: Literal["level", "pairwise"] = Field("level", description="Where nothing else is named.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {},
+                {"proposal": "p-5f0c2a9d11e8", "reason": "evening peak"},
+                {"from": 0, "to": 3, "groups": [4, 9, 17], "strategy": "ptlb"},
+                {"from": 0, "to": 3, "amount": "25%", "strategy": "mslb", "max_pause": "500ms"},
+            ]
+        }
+    )
+
+    @property
+    def explicit(self) -> bool:
+        return self.sender is not None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        named = {"from": self.sender, "to": self.receiver, "groups": self.groups, "amount": self.amount}
+        given = [name for name, value in named.items() if value is not None]
+        if self.proposal is not None and given:
+            raise InvalidInput(
+                given[0], named[given[0]], "goes ill with a proposal", "Name a proposal, or a move, not both."
+            )
+        if not given:
+            return self
+        for name in ("from", "to"):
+            if name not in given:
+                raise InvalidInput(name, None, "is missing", "Name sender (from) and receiver (to).")
+        if self.groups is not None and self.amount is not None:
+            raise InvalidInput("amount", self.amount, "goes ill with groups", "Give either groups or an amount.")
+        if self.groups is None and self.amount is None:
+            raise InvalidInput("groups", None, "is missing", "Give the groups to move, or an amount.")
+        return self
+
+
+class OneWorkerBody(Manner):
+    """Drain or fill this worker."""
+
+    worker: Worker
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worker": 2, "reason": "scale-in"}]})
+
+
+class CancelBody(Body):
+    reason: Reason = ""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong worker"}]})
+
+
+class AutoBody(Asked):
+    """Settings of the balancer; what is left out stays as it is. Ranges are checked where they are used."""
+
+    enabled: bool | None = None
+    strategy: str | None = None
+    policy: str | None = None
+    ratio: float | None = Field(None, description="Acts where the largest load exceeds the mean this many times.")
+    calm_ratio: float | None = None
+    cooldown_s: float | None = None
+    minimum_gain: float | None = None
+    max_pause: Pause = Field(None, examples=["500ms"])
+    order: str | None = None
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True, "reason": "night shift"}]})
+
+    def changes(self) -> dict[str, Any]:
+        given = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
+        if "max_pause" in given:
+            given["max_pause_ms"] = given.pop("max_pause")
+        return given
+
+
+class RulesBody(Asked):
+    """What no policy may do; what is left out stays as it is."""
+
+    pinned: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Groups that stay where they are.")
+    excluded: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Workers that take no part.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": [7], "excluded": []}]})
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    value: Any = None
+    remedy: str
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:trimtab:problem:invalid",
+                    "title": "Unprocessable Content",
+                    "status": 422,
+                    "detail": "amount: It is out of range.",
+                    "field": "amount",
+                    "value": "250%",
+                    "remedy": 'Give more than 0 and at most 100%: "25%" or 0.25.',
+                }
+            ]
+        }
+    )
