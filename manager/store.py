@@ -17,7 +17,8 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from manager.settings import PROPOSAL_TTL_S, AutoSettings, Rules, parse_auto, parse_rules
+from balancing.settings import Settings, parse_settings
+from manager.settings import PROPOSAL_TTL_S, Rules, parse_rules
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
@@ -214,11 +215,17 @@ class ManagerStore:
 
     # What operators set
 
-    async def auto(self, query: str) -> AutoSettings:
+    async def auto(self, query: str) -> Settings:
+        """When the balancer acts by itself. Off until somebody says so: default deny holds for machines too."""
         text = await self._redis.get(redis_keys.auto(query))
-        return AutoSettings() if text is None else parse_auto(json.loads(text))
+        if text is None:
+            return Settings()
+        try:
+            return parse_settings(json.loads(text))
+        except (ValueError, TypeError):
+            return Settings()  # written by another version: off until it is set again
 
-    async def set_auto(self, query: str, settings: AutoSettings) -> None:
+    async def set_auto(self, query: str, settings: Settings) -> None:
         await self._redis.set(redis_keys.auto(query), json.dumps(settings.to_json()))
 
     async def rules(self, query: str) -> Rules:
