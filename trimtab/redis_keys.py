@@ -125,3 +125,8 @@ def proposal(query: str, proposal_id: str) -> str:
 def proposals(query: str) -> str:
     """Sorted set: ids of proposals by the time they were made; those that have expired are dropped when it is read."""
     return f"trimtab:{{{query}}}:proposals"
+
+
+def snapshot(query: str) -> str:
+    """String: the leader's load snapshot as JSON, from which any instance proposes and explains. Expires."""
+    return f"trimtab:{{{query}}}:snapshot"

@@ -1,0 +1,57 @@
+"""The leader's load snapshot in Redis, so that any instance can show loads, propose and explain.
+
+Only the leader reads reports batch by batch and smooths them; it writes what it knows after each committed batch. The
+snapshot is advice, never a truth: a proposal made from an old one is checked against the epoch before it is carried out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+import redis.asyncio
+
+from balancing.load import Snapshot, WorkerLoad
+from trimtab import redis_keys
+
+SNAPSHOT_TTL_S: Final = 900
+"""As long as reports are kept: a stopped query's load is forgotten."""
+_BY_NUMBER: Final = ("moving", "plans")
+_SETS: Final = ("pinned", "excluded", "measured")
+_LISTS: Final = ("owners", "group_cpu", "group_rows", "group_bytes", "group_state_rows")
+
+
+def snapshot_text(snapshot: Snapshot) -> str:
+    body = asdict(snapshot)
+    for name in _SETS:
+        body[name] = sorted(body[name])
+    return json.dumps(body, separators=(",", ":"))
+
+
+def parse_snapshot(text: str) -> Snapshot:
+    body: dict[str, Any] = json.loads(text)
+    for name in _BY_NUMBER:
+        body[name] = {int(number): value for number, value in body[name].items()}
+    for name in _SETS:
+        body[name] = frozenset(body[name])
+    for name in _LISTS:
+        body[name] = tuple(body[name])
+    body["workers"] = tuple(WorkerLoad(**each) for each in body["workers"])
+    return Snapshot(**body)
+
+
+async def save_snapshot(client: redis.asyncio.Redis, snapshot: Snapshot) -> None:
+    """For the leader, after each committed batch."""
+    await client.set(redis_keys.snapshot(snapshot.query), snapshot_text(snapshot), ex=SNAPSHOT_TTL_S)
+
+
+async def load_snapshot(client: redis.asyncio.Redis, query: str) -> Snapshot | None:
+    """None where no leader has measured anything lately, or one of another version has."""
+    text = await client.get(redis_keys.snapshot(query))
+    if text is None:
+        return None
+    try:
+        return parse_snapshot(text)
+    except (ValueError, TypeError, KeyError):
+        return None
