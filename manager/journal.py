@@ -18,7 +18,7 @@ from manager.settings import CLOSED_KEPT, EVENTS_KEPT
 from trimtab import redis_keys
 from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
-from trimtab.store import PUBLISH, RESTORE, publish_arguments
+from trimtab.store import PUBLISH, publish_arguments
 
 Json = dict[str, Any]
 
@@ -51,10 +51,9 @@ end
 return 1
 """
 
-# As PUBLISH and RESTORE in trimtab/store.py, with KEYS[8] = lease and, last in ARGV, its value.
+# As PUBLISH in trimtab/store.py, with KEYS[8] = lease and, last in ARGV, its value.
 _LEADS: Final = f"if redis.call('GET', KEYS[8]) ~= table.remove(ARGV) then {_FENCED} end\n"
 PUBLISH_AS_LEADER: Final = _LEADS + PUBLISH
-WITHDRAW_AS_LEADER: Final = _LEADS + RESTORE
 
 
 class Overtaken(TrimtabError):
@@ -89,7 +88,6 @@ class Journal:
         self._lease = lease
         self._write = client.register_script(WRITE)
         self._publish = client.register_script(PUBLISH_AS_LEADER)
-        self._withdraw = client.register_script(WITHDRAW_AS_LEADER)
         self._keys = [
             redis_keys.lease(query),
             redis_keys.migrations(query),
@@ -124,11 +122,6 @@ class Journal:
         """Add the epoch that follows the newest one; the same again is fine, any other raises Overtaken."""
         keys, arguments = publish_arguments(epoch)
         await self._run(self._publish, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
-
-    async def withdraw(self, bound: Epoch) -> None:
-        """Make the bound epoch the newest again: for one that was published but can never be bound."""
-        keys, arguments = publish_arguments(bound)
-        await self._run(self._withdraw, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
 
     async def incarnation(self) -> str | None:
         """Whose journal this is, or None where there is none."""

@@ -19,12 +19,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import redis
 
 from balancing.selection import nearest
-from trimtab import redis_keys
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.moves import DUPLICATE, TRANSFER, Move, MoveReport, commands_of, is_switched, moves_of, routing
 from trimtab.reports import WorkerReport
@@ -153,13 +151,7 @@ class DataPlane:
 
     def beat(self) -> None:
         bound = self.bound
-        fields: dict[bytes | bytearray | memoryview[int] | str | int | float, Any] = {
-            "committed": self.committed,
-            "epoch": bound.number,
-            "digest": bound.digest,
-            "at_ms": time.time_ns() // 1_000_000,
-        }
-        self._to_redis(lambda: self.store.client.hset(redis_keys.driver(self.query), mapping=fields))
+        self._to_redis(lambda: self.store.beat(self.query, self.committed, bound.number, bound.digest))
 
     # Binding, as the control source does it
 
@@ -168,17 +160,20 @@ class DataPlane:
             return self.first
         bound = self.bound
         try:
-            digests = self.store.client.hget(redis_keys.digests(self.query), str(bound.number))
-            current = self.store.current_number(self.query)
-            if current is None or current < bound.number or digests != bound.digest:
-                self.store.restore(bound)
-                self.store.alarm(self.query, "redis-went-back", f"Redis had {current}, bound is {bound.number}")
-                self.restored += 1
+            current, known = self.store.beat(self.query, self.committed, bound.number, bound.digest)
+            if current is None or current < bound.number or known != bound.digest:
+                return self._put_back(bound)
+            if current == bound.number:
                 return bound
-            found = successor(self.store, self.query, bound)
+            return successor(self.store, self.query, bound) or self._put_back(bound)
         except (redis.RedisError, OSError):
             return bound
-        return found if found is not None and found.fence >= bound.fence else bound
+
+    def _put_back(self, bound: Epoch) -> Epoch:
+        self.store.restore(bound)
+        self.store.alarm(self.query, "redis-went-back", f"epoch {bound.number} published again")
+        self.restored += 1
+        return bound
 
     # The batch
 

@@ -1,0 +1,174 @@
+"""Follows one query: its driver's heartbeat, the epochs it is bound to, the reports of its committed batches.
+
+Every instance watches, leader or standby, so that each can answer for the load and a standby that takes over knows it
+already. Nothing is written here but a definition that Redis has lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from balancing.load import Context, LoadModel, Snapshot
+from balancing.protocols.committed import CommittedBatch
+from manager.requests import count_workers, workers_up
+from manager.settings import ManagerSettings, Rules
+from manager.store import Heartbeat, Json, ManagerStore, now_ms
+from trimtab.epochs import Epoch
+from trimtab.reports import WorkerReport
+
+EPOCHS_KEPT: Final = 64
+
+
+class Watch:
+    """What is known of a query. `look()` brings it up to date."""
+
+    def __init__(
+        self,
+        store: ManagerStore,
+        query: str,
+        settings: ManagerSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._query = query
+        self._settings = settings
+        self._clock = clock
+        self.heartbeat: Heartbeat | None = None
+        self.running = False
+        """Whether the driver was heard of lately."""
+        self.bound: Epoch | None = None
+        """The epoch of the newest committed batch; None where Redis does not have its text (any more)."""
+        self.current: Epoch | None = None
+        """The newest epoch that is published."""
+        self.definition: Json | None = None
+        self.newest: Mapping[int, WorkerReport] = {}
+        """The newest report of each worker in a committed batch."""
+        self.load: LoadModel | None = None
+        self._shape: tuple[str, int, int] | None = None
+        self._changed_at = 0.0
+        self._last = -1
+        self._ended: tuple[int, int] | None = None
+        """The newest batch with reports, and when its last report was written."""
+        self._epochs: dict[int, Epoch] = {}
+
+    @property
+    def settled(self) -> bool:
+        """The newest published epoch is the bound one: another may be published."""
+        return self.bound is not None and self.current is not None and self.current == self.bound
+
+    @property
+    def workers(self) -> int:
+        assert self.bound is not None
+        return count_workers(self.definition, self.bound, self.newest)
+
+    @property
+    def up(self) -> frozenset[int]:
+        return workers_up(self.newest, self._last if self._last >= 0 else None)
+
+    async def look(self) -> list[CommittedBatch]:
+        """Batches that were committed since the last look, oldest first, each with reports that count now."""
+        heartbeat = await self._store.heartbeat(self._query)
+        self._note(heartbeat)
+        self.current = await self._store.current_epoch(self._query)
+        await self._look_at_definition()
+        if heartbeat is None:
+            self.bound = None
+            return []
+        self.bound = await self._epoch(heartbeat.epoch, heartbeat.digest)
+        if self.bound is None:
+            # Redis has lost it; the control source will put it back.
+            return []
+        if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
+            self._last, self._ended, self._shape, self.newest = -1, None, None, {}
+        first = max(self._last + 1, heartbeat.committed - self._settings.warm_up_batches + 1)
+        batches = [await self._batch(number, heartbeat) for number in range(first, heartbeat.committed + 1)]
+        found = [batch for batch in batches if batch is not None]
+        for batch in found:
+            self._weigh(batch)
+        self._last = heartbeat.committed
+        return found
+
+    def snapshot(self, moving: Mapping[int, int], rules: Rules) -> Snapshot | None:
+        """The load, under the newest epoch; None where no batch was seen yet."""
+        epoch = self.current if self.current is not None else self.bound
+        if epoch is None or self.load is None:
+            return None
+        definition = self.definition or {}
+        return self.load.snapshot(
+            epoch,
+            Context(
+                now_ms=now_ms(),
+                alive=self.up,
+                moving=moving,
+                pinned=rules.pinned,
+                excluded=rules.excluded,
+                window_s=(definition.get("window") or 0) / 1e6,
+                lateness_s=(definition.get("lateness") or 0) / 1e6,
+            ),
+        )
+
+    def _note(self, heartbeat: Heartbeat | None) -> None:
+        # By our own clock, from when it last changed; the driver's clock counts only where we know no better.
+        if heartbeat is None:
+            self.running = False
+        elif self.heartbeat is None:
+            self.running = abs(now_ms() - heartbeat.at_ms) <= self._settings.heartbeat_max_ms
+            self._changed_at = self._clock()
+        elif heartbeat != self.heartbeat:
+            self.running = True
+            self._changed_at = self._clock()
+        elif (self._clock() - self._changed_at) * 1000 > self._settings.heartbeat_max_ms:
+            self.running = False
+        self.heartbeat = heartbeat
+
+    async def _look_at_definition(self) -> None:
+        found = await self._store.definition(self._query)
+        if found is not None:
+            self.definition = found
+        elif self.definition is not None and self._is_ours(self.definition):
+            await self._store.define_again(self._query, self.definition)
+
+    def _is_ours(self, definition: Json) -> bool:
+        return self.current is not None and definition.get("incarnation") == self.current.incarnation
+
+    async def _epoch(self, number: int, digest: str | None = None) -> Epoch | None:
+        known = self._epochs.get(number)
+        if known is None or (digest is not None and known.digest != digest):
+            found = await self._store.epoch(self._query, number)
+            if found is None or (digest is not None and found.digest != digest):
+                return None
+            known = self._epochs[number] = found
+            for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
+                del self._epochs[old]
+        return known
+
+    async def _batch(self, number: int, heartbeat: Heartbeat) -> CommittedBatch | None:
+        reports = await self._store.reports(self._query, number)
+        if number == heartbeat.committed:
+            bound = self.bound
+        else:
+            # The heartbeat has moved on; the reports say which epoch it was. Without any there is nothing to learn.
+            told = {report.epoch for report in reports.values()}
+            bound = await self._epoch(told.pop()) if len(told) == 1 else None
+        if bound is None:
+            return None
+        return CommittedBatch(batch=number, bound=bound, at_ms=heartbeat.at_ms, reports=reports)
+
+    def _weigh(self, batch: CommittedBatch) -> None:
+        """Every committed batch goes into the load model."""
+        if not batch.reports:
+            return
+        self.newest = {**self.newest, **batch.reports}
+        shape = (batch.bound.incarnation, len(batch.bound.owners), self.workers)
+        if self.load is None or self._shape != shape:
+            self.load = LoadModel(partitions=shape[1], workers=shape[2])
+            self._shape = shape
+        ended_ms = max(report.at_ms for report in batch.reports.values())
+        span_s = 0.0
+        if self._ended is not None:
+            # Where reports of batches in between got lost, they took their part of the time.
+            span_s = (ended_ms - self._ended[1]) / 1000 / (batch.batch - self._ended[0])
+        self._ended = (batch.batch, ended_ms)
+        self.load.add(batch.reports, batch.bound, span_s=max(0.0, span_s))
