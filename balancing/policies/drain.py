@@ -15,7 +15,9 @@ from balancing.policies.policy import (
     check_worker,
     movable_groups,
     moves_between,
+    taking_part,
 )
+from balancing.policies.spreading import Spreading
 from balancing.settings import Settings
 from trimtab.errors import InvalidInput
 
@@ -29,33 +31,25 @@ class Drain:
 
     def suggest(self, snapshot: Snapshot, settings: Settings) -> Suggestion:
         check_worker(snapshot, self.worker)
-        receivers = [w for w in range(len(snapshot.workers)) if w != self.worker and snapshot.takes_part(w)]
+        receivers = {
+            executor: others
+            for executor, workers in taking_part(snapshot).items()
+            if (others := [worker for worker in workers if worker != self.worker])
+        }
         placed = snapshot.placed()
         leaving = movable_groups(snapshot, placed, [self.worker])
         if leaving and not receivers:
             raise InvalidInput(
-                "worker",
-                self.worker,
-                "has nowhere to drain to",
-                "At least one other worker must be up and not excluded.",
+                "worker", self.worker, "has nowhere to drain to", "Another worker must be up and not excluded."
             )
         group_load = snapshot.group_load(settings.measure)
-        loads = snapshot.worker_loads(settings.measure)
         executors = snapshot.executor_loads(settings.measure)
-        for group in leaving:
-            loads[self.worker] -= group_load[group]
-            executors[snapshot.executor_of(self.worker)] -= float(group_load[group])
+        executors[snapshot.executor_of(self.worker)] -= float(group_load[leaving].sum())
+        groups = np.bincount(placed, minlength=len(snapshot.workers))
+        spreading = Spreading(receivers, executors, snapshot.worker_loads(settings.measure), groups)
         wanted = placed.copy()
-        groups_of = np.bincount(placed, minlength=len(snapshot.workers))
         for group in sorted(leaving, key=lambda each: (-group_load[each], each)):
-            # Groups without load still take turns: by number of groups where loads are equal.
-            receiver = min(
-                receivers, key=lambda w: (executors[snapshot.executor_of(w)], loads[w], int(groups_of[w]), w)
-            )
-            wanted[group] = receiver
-            groups_of[receiver] += 1
-            loads[receiver] += group_load[group]
-            executors[snapshot.executor_of(receiver)] += float(group_load[group])
+            wanted[group] = spreading.give(float(group_load[group]))
         return Suggestion(moves=moves_between(snapshot, wanted), findings=_staying(snapshot, self.worker))
 
 

@@ -1,7 +1,7 @@
 """Bring an idle worker up to the mean, for scale-out: groups come from those who have most.
 
-What a worker takes it must not take at the cost of its executor: where that already has its share, groups come only from
-workers of the same executor.
+What a worker takes must not overload its executor: where that already has its share, groups come only from workers of
+the same executor.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Fill:
         if moves:
             return Suggestion(moves=moves)
         text = (
-            f"Worker {self.worker} has {float(loads[self.worker]) / mean:.2f} of the mean load, and nobody has groups to "
-            "spare that would bring it nearer."
+            f"Worker {self.worker} has {float(loads[self.worker]) / mean:.2f} of the mean load, "
+            "and nobody has groups to spare that would bring it nearer."
             if mean > 0
             else "No load was measured yet: there is nothing to share out."
         )

@@ -1,7 +1,7 @@
 """The global policy: the lowest largest load that a budget of moved bytes allows.
 
-Executors first: all of an executor's workers share its cores, and the executor that finishes last sets the batch's time.
-Then, inside executors that run several workers side by side, the workers: there one large worker keeps one core busy
+Executors first: an executor's workers share its cores, and the executor that finishes last sets the batch's time. Then,
+inside executors that run several workers side by side, the workers: there one large worker keeps one core busy
 while the others wait.
 
 Finding the best placement is bin packing with moves counted, so the bound is searched for (halving) and each bound is
@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from balancing.load import Ints, Snapshot
-from balancing.policies.packing import Packed, Packing, bins, by_relief, lowest_packing, pack_below
+from balancing.load import Floats, Ints, Snapshot
+from balancing.policies.packing import Packed, Packing, bins, by_relief, lowest_packing, pack_below, refined
 from balancing.policies.policy import (
     BUDGET_LIMITS,
     Finding,
@@ -26,6 +26,7 @@ from balancing.policies.policy import (
     oversized_groups,
     taking_part,
 )
+from balancing.policies.spreading import Spreading
 from balancing.settings import Settings
 
 PRECISION: Final = 0.005
@@ -79,12 +80,11 @@ def _best(problem: Packing, mean: float, budget: float) -> Packed | None:
         return None
     largest = float(problem.bin_load.max())
     found = lowest_packing(problem, mean * (1 + PRECISION), mean * PRECISION, budget)
-    return found if found is not None and found.moved and found.largest < largest - mean * PRECISION else None
+    found = refined(problem, found, mean * PRECISION, budget)
+    return found if found.moved and found.largest < largest - mean * PRECISION else None
 
 
-def _problem(
-    snapshot: Snapshot, settings: Settings, bin_of: Ints, loads: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> Packing:
+def _problem(snapshot: Snapshot, settings: Settings, bin_of: Ints, loads: Floats) -> Packing:
     group_load = snapshot.group_load(settings.measure)
     group_bytes = np.array(snapshot.group_bytes, np.float64)
     leaving: list[list[int]] = [[] for _ in range(loads.size)]
@@ -97,24 +97,22 @@ def _problem(
         bin_of=bin_of,
         may_move=tuple(by_relief(groups, group_load, group_bytes) for groups in leaving),
         bin_load=loads,
-        gives=(True,) * loads.size,
-        takes=(True,) * loads.size,
     )
 
 
 def _onto_workers(snapshot: Snapshot, settings: Settings, owners: Ints, packed: Packed) -> Ints:
     """Each group that changes its executor goes to the worker there that has least, largest groups first."""
-    members = list(taking_part(snapshot).values())
+    members = taking_part(snapshot)
+    names = list(members)
     group_load = snapshot.group_load(settings.measure)
-    after = owners.copy()
-    staying = owners.copy()
-    loads = snapshot.worker_loads(settings.measure, staying)
+    loads = snapshot.worker_loads(settings.measure, owners)
     for group in packed.moved:
         loads[owners[group]] -= group_load[group]
+    groups = np.bincount(owners, minlength=len(snapshot.workers))
+    spreading = Spreading(members, dict.fromkeys(names, 0.0), loads, groups)
+    after = owners.copy()
     for group in sorted(packed.moved, key=lambda each: (-group_load[each], each)):
-        receiver = min(members[packed.moved[group]], key=lambda worker: (loads[worker], worker))
-        after[group] = receiver
-        loads[receiver] += group_load[group]
+        after[group] = spreading.give_to(names[packed.moved[group]], float(group_load[group]))
     return after
 
 

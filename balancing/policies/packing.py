@@ -14,9 +14,11 @@ from typing import Final
 import numpy as np
 
 from balancing.load import Floats, Ints
+from balancing.selection import nearest
 
 ROUNDING: Final = 1e-9
 """Relative: a bin that exceeds the bound by less is at the bound."""
+REFINEMENTS_MAX: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,6 @@ class Packing:
     may_move: tuple[tuple[int, ...], ...]
     """By bin: groups that may leave, most relief for a byte first."""
     bin_load: Floats
-    gives: tuple[bool, ...]
-    takes: tuple[bool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def pack_below(problem: Packing, bound: float, max_bytes: float) -> Packed | Non
     for number, load in enumerate(loads):
         if load <= bound + slack:
             continue
-        leaving = _leaving(problem, number, load - bound, slack) if problem.gives[number] else None
+        leaving = _leaving(problem, number, load - bound, slack)
         if leaving is None:
             return None
         pool += leaving
@@ -66,12 +66,10 @@ def pack_below(problem: Packing, bound: float, max_bytes: float) -> Packed | Non
     moved_bytes = sum(float(bytes_of[group]) for group in pool)
     if moved_bytes > max_bytes:
         return None
-    heap = [(load, number) for number, load in enumerate(loads) if problem.takes[number]]
+    heap = [(load, number) for number, load in enumerate(loads)]
     heapq.heapify(heap)
     moved: dict[int, int] = {}
     for group in sorted(pool, key=lambda each: (-load_of[each], each)):
-        if not heap:
-            return None
         load, number = heap[0]
         grown = load + float(load_of[group])
         if grown > bound + slack:
@@ -118,6 +116,47 @@ def lowest_packing(problem: Packing, floor: float, precision: float, max_bytes: 
         else:
             best, high = found, min(middle, max(found.largest, low))
     return best
+
+
+def refined(problem: Packing, packed: Packed | None, precision: float, max_bytes: float) -> Packed:
+    """`packed` with the largest bin and the least one levelled against each other as long as that helps.
+
+    The packing leaves the last bit to chance: with few, large groups in a bin a subset that fits better may exist.
+    """
+    moved = {} if packed is None else dict(packed.moved)
+    bin_of, loads = problem.bin_of.copy(), problem.bin_load.copy()
+    for group, number in moved.items():
+        loads[bin_of[group]] -= problem.group_load[group]
+        loads[number] += problem.group_load[group]
+        bin_of[group] = number
+    may_move = np.zeros(bin_of.size, np.bool_)
+    may_move[[group for groups in problem.may_move for group in groups]] = True
+    spent = sum(float(problem.group_bytes[group]) for group in moved)
+    for _ in range(REFINEMENTS_MAX):
+        sender, receiver = int(loads.argmax()), int(loads.argmin())
+        candidates = np.flatnonzero((bin_of == sender) & may_move).tolist()
+        amount = float(loads[sender] - loads[receiver]) / 2
+        groups = nearest({group: float(problem.group_load[group]) for group in candidates}, amount)
+        load = sum(float(problem.group_load[group]) for group in groups)
+        cost = sum(_added_bytes(problem, group, sender, receiver) for group in groups)
+        if max(loads[sender] - load, loads[receiver] + load) > loads[sender] - precision or spent + cost > max_bytes:
+            break
+        spent += cost
+        bin_of[list(groups)] = receiver
+        loads[sender] -= load
+        loads[receiver] += load
+    changed = np.flatnonzero(bin_of != problem.bin_of).tolist()
+    return Packed(
+        moved={group: int(bin_of[group]) for group in changed},
+        largest=float(loads.max()),
+        moved_bytes=sum(float(problem.group_bytes[group]) for group in changed),
+    )
+
+
+def _added_bytes(problem: Packing, group: int, sender: int, receiver: int) -> float:
+    """A group that moved already costs nothing more, and one that goes back home costs nothing at all."""
+    home = int(problem.bin_of[group])
+    return float(problem.group_bytes[group]) * ((receiver != home) - (sender != home))
 
 
 def bins(owners: Ints, bin_of_worker: dict[int, int]) -> Ints:
