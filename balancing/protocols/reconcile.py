@@ -1,0 +1,165 @@
+"""Journal and bound epoch disagree: the bound epoch is right.
+
+Redis may lose its last writes, the journal's among them, after a batch was bound to what they led to; a batch cannot be
+unbound. `reconcile` moves journaled migrations to where the bound epoch shows they are; `adopt` makes migrations again
+whose journal is gone while their moves are open. Both are for every committed batch, not just for a manager's start:
+where nothing is off they answer with nothing.
+
+An epoch proves something only if it is younger than all that a wave has seen bound (`Wave.seen`): when Redis goes back,
+the driver's heartbeat does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from balancing.names import parse_name
+from balancing.protocols.migration import (
+    ROLLED_BACK,
+    Instruction,
+    Migration,
+    Request,
+    Wave,
+)
+from balancing.protocols.table import State
+from trimtab.epochs import Epoch
+from trimtab.moves import DUPLICATE, Move, moves_of
+
+_BACK: Final = frozenset({State.RETURNING, State.RESTORING})
+
+
+def reconcile(migrations: Iterable[Migration], bound: Epoch, now_ms: int) -> list[Instruction]:
+    """What to journal so that every migration agrees with the bound epoch."""
+    open_moves = {move.id: move for move in moves_of(bound)}
+    instructions: list[Instruction] = []
+    for migration in migrations:
+        if migration.done:
+            continue
+        if migration.incarnation != bound.incarnation:
+            ended = replace(migration, outcome=ROLLED_BACK, remaining=(), problem="the query was started anew")
+            instructions += ended.noted("Reconciled", now_ms, ended.problem)
+            continue
+        found, notes = _unknown_waves(migration, bound, open_moves)
+        for number, wave in enumerate(found.waves, 1):
+            changed, note = _wave(found, number, wave, bound, open_moves)
+            if note:
+                found = found.with_wave(number, changed, problem=note if changed.state == State.ROLLED_BACK else "")
+                notes = [*notes, note]
+        if notes:
+            instructions += found.noted("Reconciled", now_ms, f"epoch {bound.number}: {'; '.join(notes)}")
+    return instructions
+
+
+def _wave(
+    migration: Migration, number: int, wave: Wave, bound: Epoch, open_moves: Mapping[str, Move]
+) -> tuple[Wave, str]:
+    """The wave as the bound epoch shows it, and what was wrong; "" where nothing is."""
+    if wave.final or bound.number < wave.seen:
+        return wave, ""
+    owners = {bound.owners[group] for group in wave.groups}
+    name, undo = migration.move_id(number), migration.undo_id(number)
+    if name in open_moves:
+        if undo in open_moves and wave.state not in _BACK:
+            back = replace(wave, state=State.RETURNING, seen=bound.number, was_open=True, held_since=-1)
+            return back, f"wave {number} is on its way back"
+        return wave, ""
+    if bound.number <= wave.seen or wave.state in (migration.table.closing, State.RESTORING):
+        return wave, ""
+    if owners == {migration.receiver}:
+        return replace(wave, state=State.COMMITTED, seen=bound.number), f"wave {number} is the receiver's already"
+    if owners == {migration.sender} and not wave.was_open:
+        return wave, ""
+    text = f"wave {number} is closed, its groups are with {', '.join(map(str, sorted(owners)))}"
+    return replace(wave, state=State.ROLLED_BACK, seen=bound.number), text
+
+
+def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, Move]) -> tuple[Migration, list[str]]:
+    """With waves that the journal forgot: open ones, and groups that are the receiver's already."""
+    notes = []
+    for move in open_moves.values():
+        name = parse_name(move.id)
+        if name is None or name.migration != migration.id or name.undo or name.wave <= len(migration.waves):
+            continue
+        migration = _with_open_wave(migration, move, name.wave, bound)
+        notes.append(f"wave {name.wave} is open")
+    newest = max([migration.since, *(wave.seen for wave in migration.waves)])
+    under_way = any(not wave.final for wave in migration.waves)
+    gone = tuple(group for group in migration.remaining if bound.owners[group] != migration.sender)
+    if gone and not under_way and bound.number > newest:
+        at_receiver = all(bound.owners[group] == migration.receiver for group in gone)
+        state = State.COMMITTED if at_receiver else State.ROLLED_BACK
+        wave = Wave(groups=gone, state=state, seen=bound.number, was_open=True)
+        remaining = tuple(group for group in migration.remaining if group not in gone)
+        number = len(migration.waves) + 1
+        migration = replace(migration, remaining=remaining).with_wave(number, wave)
+        notes.append(f"groups {', '.join(map(str, gone))} have left the sender already")
+    return migration, notes
+
+
+def _with_open_wave(migration: Migration, move: Move, number: int, bound: Epoch) -> Migration:
+    """With one wave more, at work. Waves between it and the last one known must have ended before it began."""
+    forgotten = tuple(
+        Wave(groups=(), state=State.COMMITTED, seen=bound.number) for _ in range(len(migration.waves) + 1, number)
+    )
+    state = State.DUPLICATING if move.kind == DUPLICATE else State.DEACTIVATING
+    wave = Wave(groups=move.groups, state=state, seen=bound.number, was_open=True)
+    return replace(
+        migration,
+        first_state=State.CHOSEN,
+        since=migration.since or bound.number,
+        chosen=migration.chosen or move.groups,
+        remaining=tuple(group for group in migration.remaining if group not in move.groups),
+        waves=(*migration.waves, *forgotten, wave),
+    )
+
+
+def adopt(bound: Epoch, known: Iterable[Migration], now_ms: int) -> list[Instruction]:
+    """Migrations for the open moves that no migration under way is responsible for.
+
+    They go on from the move alone: forward, or back where an undo is open. What was to move later is forgotten, and the
+    story says so. A migration that had ended, as its journal saw it, is opened again.
+    """
+    by_id = {migration.id: migration for migration in known}
+    instructions: list[Instruction] = []
+    open_moves = {move.id: move for move in moves_of(bound)}
+    for move in open_moves.values():
+        name = parse_name(move.id)
+        if name is None or name.undo:
+            continue
+        migration = by_id.get(name.migration)
+        if migration is not None and not migration.done:
+            continue
+        if migration is not None and _ended_later(migration, name.wave, bound):
+            continue
+        adopted = _adopted(migration, move, bound, name.migration, name.wave, now_ms)
+        if f"{move.id}.undo" in open_moves:
+            adopted = adopted.with_wave(name.wave, replace(adopted.waves[name.wave - 1], state=State.RETURNING))
+        note = f"the journal was gone or behind; made again from move {move.id} in epoch {bound.number}"
+        by_id[name.migration] = adopted
+        instructions += adopted.noted("Adopted", now_ms, note)
+    return instructions
+
+
+def _ended_later(migration: Migration, number: int, bound: Epoch) -> bool:
+    """Whether the migration saw the wave closed in an epoch as young as this one: then this one is old news."""
+    return number <= len(migration.waves) and migration.waves[number - 1].seen >= bound.number
+
+
+def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, number: int, now_ms: int) -> Migration:
+    if migration is None:
+        migration = Migration(
+            id=name,
+            query=bound.query,
+            incarnation=bound.incarnation,
+            strategy="ptlb" if move.kind == DUPLICATE else "mslb",
+            sender=move.sender,
+            receiver=move.receiver,
+            request=Request(groups=move.groups),
+            reason="adopted",
+            requested_by="manager",
+            created_ms=now_ms,
+        )
+    reopened = replace(migration, outcome="", adopted=True, remaining=(), waves=migration.waves[: number - 1])
+    return _with_open_wave(reopened, move, number, bound)
