@@ -1,9 +1,9 @@
 """PTLB or MSLB: the cost models of MS/PT section 5, adapted to micro-batches and fed with what was measured.
 
     T_MS (eqs 1-3)  the paper adds matching, moving and recomputing of states. Matching is a look-up; moving is real
-                    here (state is packed, stored and unpacked): bytes x (export + import). Recomputing a state (eq 1) is
-                    |SA||SB| comparisons by nested loops; our join hashes, so it costs an insertion and a probe per leaf
-                    row and an insertion per combined tuple. It is due only where plans differ.
+                    here (state is packed, stored and unpacked): bytes x (export + import). Recomputing a state is
+                    |SA||SB| comparisons in eq 1, by nested loops; our join hashes, so it costs an insertion and a
+                    probe per leaf row and an insertion per combined tuple. It is due only where plans differ.
     T_PT (eq 4)     W for one join, 2W above. Our purge rule judges a combined tuple by its smallest timestamp: it is W
                     whatever the height (architecture, section 5), counted from the newest old row, which is a
                     lateness ahead of the watermark: W + lateness of event time.
@@ -219,7 +219,8 @@ def _figures(snapshot: Snapshot, moves: Sequence[SuggestedMove], ptlb: Cost, msl
         f"MSLB (MS/PT eqs 1-3): {size / 1e6:,.1f} MB x ({snapshot.export_ns_per_byte:.1f} + "
         f"{snapshot.import_ns_per_byte:.1f}) ns/B ({known}) + {recompute_ns / 1e6:,.0f} ms of recomputed states, "
         f"{_time(mslb.work_ns)} of work in {mslb.waves} wave(s), {mslb.seconds:,.1f} s, "
-        f"with {_time(mslb.unrelieved_ns)} of load left at the senders meanwhile. PTLB (eqs 4-7): window {snapshot.window_s:g} s + lateness "
+        f"with {_time(mslb.unrelieved_ns)} of load left at the senders meanwhile. "
+        f"PTLB (eqs 4-7): window {snapshot.window_s:g} s + lateness "
         f"{snapshot.lateness_s:g} s at {snapshot.event_time_rate:.2f} event seconds per second, "
         f"{_count(ptlb.rows_duplicated)} rows processed twice, {_time(ptlb.work_ns)} of work, "
         f"{_seconds(ptlb.seconds)}, with {_time(ptlb.unrelieved_ns)} left at the senders."
