@@ -103,6 +103,9 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
             value=str(first.get("ctx", {}).get("error", "")),
             remedy="Send a JSON object; {} where you have nothing to say.",
         )
+    raised = first.get("ctx", {}).get("error")
+    if isinstance(raised, InvalidInput):
+        return _of_input(raised)
     message = str(first["msg"]).removeprefix("Value error, ")
     remedy = f"Give {field} a value as docs/rest.md describes it."
     if first["type"] == "extra_forbidden":
@@ -111,8 +114,6 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
         message, remedy = "It is missing", f"Give {field}."
     elif first["type"] == "literal_error":
         message, remedy = "It is not known", f"Choose one of {first['ctx']['expected']}."
-    elif " Remedy: " in message:
-        message, _, remedy = message.partition(" Remedy: ")
     value = None if first["type"] == "missing" else first.get("input")
     return Problem(422, "invalid", f"{field}: {message.rstrip('.')}.", field=field, value=value, remedy=remedy)
 
@@ -148,14 +149,7 @@ def of_error(error: Exception) -> Problem:
     if isinstance(error, QueueFull):
         return unavailable("Too many requests wait for the manager")
     if isinstance(error, InvalidInput):
-        return Problem(
-            error.status if isinstance(error, Refused) else 422,
-            _KINDS.get(error.status, "invalid") if isinstance(error, Refused) else "invalid",
-            f"{error.field}: {error.problem}.",
-            field=error.field,
-            value=error.value,
-            remedy=error.remedy,
-        )
+        return _of_input(error)
     kind = "failed" if isinstance(error, TrimtabError) else "internal"
     _LOG.exception("request failed", exc_info=error)
     return Problem(
@@ -163,6 +157,19 @@ def of_error(error: Exception) -> Problem:
         kind,
         "The request failed for a reason that is not yours.",
         remedy="The server's log says more; nothing is known to have changed.",
+    )
+
+
+def _of_input(error: InvalidInput) -> Problem:
+    status = error.status if isinstance(error, Refused) else 422
+    return Problem(
+        status,
+        _KINDS.get(status, "invalid"),
+        f"{error.field} {error.problem}.",
+        field=error.field,
+        value=error.value,
+        remedy=error.remedy,
+        headers={"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None,
     )
 
 

@@ -20,10 +20,6 @@ Measure = Literal["cpu", "bytes"]
 GROUPS_MAX = 10_000
 
 
-def _wrong(message: str, remedy: str) -> ValueError:
-    return ValueError(f"{message} Remedy: {remedy}")
-
-
 def parse_amount(value: object) -> object:
     """A share of the sender's load: "25%" or 0.25."""
     if value is None:
@@ -35,13 +31,13 @@ def parse_amount(value: object) -> object:
         try:
             number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            raise _wrong("It is no share of a load.", remedy) from None
+            raise InvalidInput("amount", value, "is no share of a load", remedy) from None
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     if number is None or not math.isfinite(number):
-        raise _wrong("It is no share of a load.", remedy)
+        raise InvalidInput("amount", value, "is no share of a load", remedy)
     if not 0 < number <= 1:
-        raise _wrong("It is out of range.", remedy)
+        raise InvalidInput("amount", value, "is out of range", remedy)
     return number
 
 
@@ -54,9 +50,9 @@ def parse_pause(value: object) -> object:
         try:
             value = parse_us(value, "max_pause") / 1000
         except InvalidInput:
-            raise _wrong("It is no duration.", remedy) from None
+            raise InvalidInput("max_pause", value, "is no duration", remedy) from None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise _wrong("It is no duration.", remedy)
+        raise InvalidInput("max_pause", value, "is no duration", remedy)
     return float(value)
 
 
@@ -173,25 +169,30 @@ class CancelBody(Body):
 
 
 class AutoBody(Asked):
-    """Settings of the balancer; what is left out stays as it is. Ranges are checked where they are used."""
+    """Settings of the balancer; what is left out stays as it is. Names and ranges: balancing/settings.py."""
 
-    enabled: bool | None = None
-    strategy: str | None = None
-    policy: str | None = None
-    ratio: float | None = Field(None, description="Acts where the largest load exceeds the mean this many times.")
-    calm_ratio: float | None = None
-    cooldown_s: float | None = None
-    minimum_gain: float | None = None
-    max_pause: Pause = Field(None, examples=["500ms"])
-    order: str | None = None
+    enabled: bool | None = Field(None, description="Whether the balancer acts by itself.")
+    measure: str | None = Field(None, description="cpu, bytes or rows")
+    policy: str | None = Field(None, description="level or pairwise")
+    strategy: str | None = Field(None, description="auto, ptlb or mslb")
+    start_ratio: float | None = Field(None, description="Acts where the largest load is this many times the mean ...")
+    stop_ratio: float | None = Field(None, description="... and goes on until it is below this.")
+    cool_down_s: float | None = Field(None, description="Rest after a rebalance.")
+    min_gain: float | None = Field(None, description="Share of the largest load that a rebalance must win.")
+    min_batches: int | None = Field(None, description="Batches to measure after the mapping has changed.")
+    min_busy: float | None = Field(None, description="Leave a query alone that uses less of a core than this.")
+    max_moved_bytes: int | None = Field(None, description="Budget of one rebalance; null for none.")
+    max_pause: Pause = Field(None, description="Longest addition to a batch; null for none.", examples=["500ms"])
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True, "reason": "night shift"}]})
 
     def changes(self) -> dict[str, Any]:
+        """In the balancer's own names."""
         given = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
-        if "max_pause" in given:
-            given["max_pause_ms"] = given.pop("max_pause")
-        return given
+        return {_AUTO_NAMES.get(name, name): value for name, value in given.items()}
+
+
+_AUTO_NAMES = {"enabled": "auto", "max_pause": "max_pause_ms"}
 
 
 class RulesBody(Asked):
@@ -221,7 +222,7 @@ class ProblemDocument(BaseModel):
                     "type": "urn:trimtab:problem:invalid",
                     "title": "Unprocessable Content",
                     "status": 422,
-                    "detail": "amount: It is out of range.",
+                    "detail": "amount is out of range.",
                     "field": "amount",
                     "value": "250%",
                     "remedy": 'Give more than 0 and at most 100%: "25%" or 0.25.',

@@ -1,0 +1,81 @@
+"""The application: routes behind the gate, errors as problem documents, OpenAPI under a key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from api import problems
+from api.backend import Backend
+from api.gate import Gate, GateSettings
+from api.routes import admin, events, explain, health, proposals, queries, rebalances, settings
+from trimtab import __version__
+
+DESCRIPTION: Final = """
+Balances windowed stream joins while they run.
+
+Every path but `/healthz` and `/readyz` needs a key: `Authorization: Bearer KEY`, made with `trimtab keys create`. Scopes:
+`read` for GET, `operate` for changes, `admin` for keys and audit. Changes take an `Idempotency-Key`: the same request
+under the same one is done once. Errors are RFC 9457 problem documents.
+"""
+
+
+def create_app(
+    backend: Backend, gate: GateSettings | None = None, clock: Callable[[], float] = time.monotonic
+) -> ASGIApp:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        backend.streams.stop()
+
+    app = FastAPI(
+        title="Trimtab",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.backend = backend
+    for module in (queries, proposals, rebalances, settings, explain, events, admin, health):
+        app.include_router(module.router)
+    problems.install(app)
+    _declare_keys(app)
+    return Gate(app, backend.store.client, gate or GateSettings(), clock)
+
+
+def _declare_keys(app: FastAPI) -> None:
+    """The gate checks keys, so FastAPI does not know of them: say it in OpenAPI."""
+    plain = app.openapi
+
+    def with_keys() -> dict[str, Any]:
+        document = plain()
+        document.setdefault("components", {})["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "A key from `trimtab keys create`."}
+        }
+        document["security"] = [{"key": []}]
+        for path in ("/healthz", "/readyz"):
+            document["paths"][path]["get"]["security"] = []
+        for operations in document["paths"].values():
+            for method, operation in operations.items():
+                if method in ("post", "put", "delete"):
+                    operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
+        return document
+
+    app.openapi = cache(with_keys)  # type: ignore[method-assign]
+
+
+_IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 255},
+    "description": "Names this request; the same one sent again within a day gets the first one's answer.",
+}

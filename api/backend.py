@@ -1,0 +1,103 @@
+"""What routes work with: the query as it is now, and the way to ask something of its leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from api.access import Caller
+from api.events import EventStreams
+from api.problems import Problem
+from balancing.load import Snapshot
+from balancing.protocols.migration import Migration, parse_migration
+from manager.requests import (
+    CancelRequest,
+    RebalanceRequest,
+    Refused,
+    View,
+    check,
+    enqueue,
+    view,
+)
+from manager.settings import HEARTBEAT_MAX_MS
+from manager.snapshots import load_snapshot
+from manager.store import ManagerStore
+
+_FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
+"""What a move's fields are called by who asks for just one."""
+
+
+def always_ready() -> str:
+    return ""
+
+
+@dataclass
+class Backend:
+    store: ManagerStore
+    streams: EventStreams
+    heartbeat_max_ms: int = HEARTBEAT_MAX_MS
+    not_ready: Callable[[], str] = field(default=always_ready)
+    """Why this instance's manager cannot work, or nothing."""
+
+    async def seen(self, query: str) -> View:
+        return await view(self.store, query, self.heartbeat_max_ms)
+
+    async def load(self, query: str) -> Snapshot | None:
+        """As the leader has measured it; None where it has seen no batch lately."""
+        return await load_snapshot(self.store.client, query)
+
+    async def migrations(self, query: str) -> dict[str, Migration]:
+        return {name: parse_migration(body) for name, body in (await self.store.migrations(query)).items()}
+
+    async def track_s(self, query: str) -> float:
+        """How long old rows stay: window and lateness."""
+        shape = await self.store.definition(query) or {}
+        return float((shape.get("window") or 0) + (shape.get("lateness") or 0)) / 1e6
+
+    async def submit(self, request: RebalanceRequest, *, single: bool) -> None:
+        """Check, then hand to the leader. The leader checks again when its turn comes."""
+        try:
+            check(request, await self.seen(request.query))
+        except Refused as refused:
+            raise _renamed(refused) if single else refused from None
+        await enqueue(self.store.client, request)
+
+    async def cancel(self, request: CancelRequest) -> None:
+        await enqueue(self.store.client, request)
+
+
+def _renamed(refused: Refused) -> Refused:
+    """A complaint about moves[0].sender, to somebody who wrote `from`."""
+    head, _, name = refused.field.partition(".")
+    if head != "moves[0]" or name not in _FIELDS:
+        return refused
+    return Refused(_FIELDS[name], refused.value, refused.problem, refused.remedy, refused.status)
+
+
+def backend_of(request: Request) -> Backend:
+    found: Backend = request.app.state.backend
+    return found
+
+
+def caller_of(request: Request) -> Caller:
+    found: Caller = request.scope["state"]["caller"]
+    return found
+
+
+def operation_of(request: Request) -> str:
+    """The name of what this request makes; the same for a repeated one."""
+    return str(request.scope["state"]["operation"])
+
+
+Use = Annotated[Backend, Depends(backend_of)]
+By = Annotated[Caller, Depends(caller_of)]
+Operation = Annotated[str, Depends(operation_of)]
+QueryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="The query's name.")]
+Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+
+
+def not_found(field: str, value: object, what: str, remedy: str) -> Problem:
+    return Problem(404, "not-found", f"There is no {what} {value!r}.", field=field, value=value, remedy=remedy)

@@ -1,0 +1,126 @@
+"""How far a migration is: its steps with their times, a fraction, and when it may be done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from balancing.protocols.migration import Migration
+from balancing.protocols.table import State
+from manager.requests import Rebalance
+from manager.store import Json
+
+CHOOSING_SHARE: Final = 0.1
+"""Of the bar: steps 1 and 2, which are run once; the rest goes to the waves by their groups."""
+
+
+def fraction(migration: Migration) -> float:
+    """0.0 to 1.0; 1.0 only for one that has ended."""
+    if migration.done:
+        return 1.0
+    groups = len(migration.chosen)
+    if not groups:
+        return CHOOSING_SHARE / 2 * migration.step
+    first, steps = 2, migration.table.steps
+    reached = 0.0
+    for number, wave in enumerate(migration.waves, 1):
+        step = max((entry.step for entry in migration.story if entry.wave == number), default=first)
+        reached += len(wave.groups) * (1.0 if wave.final else (step - first) / (steps - first + 1))
+    return min(0.99, CHOOSING_SHARE + (1 - CHOOSING_SHARE) * reached / groups)
+
+
+def eta_s(migration: Migration, now_ms: int, track_s: float) -> float | None:
+    """Seconds to go, or None where there is nothing to judge by.
+
+    PTLB waits for the old rows to leave the window (`track_s`: window and lateness); MSLB's waves take about as long as
+    those before them did.
+    """
+    if migration.done:
+        return 0.0
+    opened = next((entry.at_ms for entry in migration.story if entry.step == 3), None)
+    if opened is None:
+        return None
+    spent_s = max(0.0, (now_ms - opened) / 1000)
+    if migration.strategy == "ptlb":
+        return max(0.0, track_s - spent_s) if migration.state == State.DUPLICATING and track_s else None
+    reached = fraction(migration) - CHOOSING_SHARE
+    return spent_s * (1 - CHOOSING_SHARE - reached) / reached if reached > 0 else None
+
+
+def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
+    wanted = migration.chosen or migration.request.groups
+    left_s = eta_s(migration, now_ms, track_s)
+    verdict = migration.audit.verdict()
+    return {
+        "id": migration.id,
+        "query": migration.query,
+        "rebalance": migration.rebalance or None,
+        "strategy": migration.strategy,
+        "from": migration.sender,
+        "to": migration.receiver,
+        "groups": list(wanted),
+        "amount": migration.request.share or None,
+        "moved": list(migration.moved_groups),
+        "state": migration.state.value,
+        "outcome": migration.outcome or None,
+        "problem": migration.problem or None,
+        "reason": migration.reason,
+        "by": migration.requested_by,
+        "created_ms": migration.created_ms,
+        "ended_ms": migration.story[-1].at_ms if migration.done and migration.story else None,
+        "step": migration.step,
+        "steps": migration.table.steps,
+        "message": migration.story[-1].message if migration.story else None,
+        "progress": round(fraction(migration), 3),
+        "eta_s": None if left_s is None else round(left_s, 1),
+        "can_be_cancelled": not migration.done
+        and (migration.state not in migration.table.refusing or bool(migration.remaining)),
+        "waves": [
+            {"groups": list(wave.groups), "state": wave.state.value, "rows": wave.rows, "bytes": wave.bytes}
+            for wave in migration.waves
+        ],
+        "story": [asdict(entry) for entry in migration.story],
+        "audit": {**asdict(verdict), "problems": list(verdict.problems), "clean": verdict.clean},
+    }
+
+
+def rebalance_view(record: Rebalance, migrations: Sequence[Json]) -> Json:
+    """A rebalance with its migrations, as `migration_view` shows them."""
+    body = record.to_json()
+    asked = body.pop("request")
+    return {
+        **body,
+        "proposal": asked.get("proposal"),
+        "strategy": asked.get("strategy"),
+        "moves": asked.get("moves"),
+        "open": record.open,
+        "progress": _progress(record, [float(each["progress"]) for each in migrations]),
+        "eta_s": _eta(record, [each["eta_s"] for each in migrations]),
+        "migrations": list(migrations),
+        "audit": _verdict(migrations),
+    }
+
+
+def _progress(record: Rebalance, parts: Sequence[float]) -> float:
+    if not record.open:
+        return 1.0
+    return round(sum(parts) / len(parts), 3) if parts else 0.0
+
+
+def _eta(record: Rebalance, parts: Sequence[float | None]) -> float | None:
+    if not record.open:
+        return 0.0
+    known = [each for each in parts if each is not None]
+    return max(known) if known and len(known) == len(parts) else None
+
+
+def _verdict(migrations: Iterable[Json]) -> Json:
+    audits = [each["audit"] for each in migrations]
+    return {
+        "lost": sum(each["lost"] for each in audits),
+        "doubled": sum(each["doubled"] for each in audits),
+        "checked_rows": sum(each["checked_rows"] for each in audits),
+        "problems": [problem for each in audits for problem in each["problems"]],
+        "clean": all(each["clean"] for each in audits),
+    }

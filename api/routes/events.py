@@ -1,0 +1,59 @@
+"""What happens to a query, as it happens."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from api.backend import By, QueryName, Use
+from api.events import check_event_id
+from api.keys import KeyStore
+from api.routes.documents import answers
+
+router = APIRouter(prefix="/v1/queries", tags=["events"])
+_EVENT = {
+    "id": "1767225600000-0",
+    "at_ms": 1_767_225_600_000,
+    "kind": "step",
+    "text": "m-5f0c: step 3 DeactivatePartitions",
+    "data": {"migration": "m-5f0c", "step": 3},
+}
+
+
+@router.get(
+    "/{query}/events",
+    summary="Events: a stream (SSE), or the newest as JSON where the client accepts only that",
+    description="`Last-Event-ID` continues after that event. Without it the stream begins with what comes next.",
+    responses=answers({"query": "orders", "events": [_EVENT]}, 404, 422),
+)
+async def events(
+    query: QueryName,
+    use: Use,
+    by: By,
+    request: Request,
+    last_event_id: Annotated[str | None, Header()] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    await use.seen(query)
+    after = None if last_event_id is None else check_event_id(last_event_id)
+    if request.headers.get("accept", "*/*").partition(";")[0].strip() == "application/json":
+        found = (
+            await use.store.newest_events(query, limit)
+            if after is None
+            else await use.store.events(query, after, limit)
+        )
+        return JSONResponse({"query": query, "events": [asdict(event) for event in found]})
+    use.streams.check_room()
+    keys = KeyStore(use.store.client)
+
+    async def allowed() -> bool:
+        return await keys.find(by.id) is not None
+
+    return StreamingResponse(
+        use.streams.follow(query, after or "$", allowed),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},
+    )

@@ -1,0 +1,75 @@
+"""Why is this group here, and why is nothing moved now?"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+
+from api.backend import Backend, QueryName, Use, not_found
+from api.problems import unavailable
+from api.routes.documents import answers
+from balancing.explain import Arrival, why_here, why_no_move
+from balancing.load import Snapshot
+from balancing.policies import Level, Pairwise
+from balancing.proposal import make_proposal
+from balancing.triggers import TriggerState, accept, decide
+from manager.store import Json, now_ms
+
+router = APIRouter(prefix="/v1/queries/{query}", tags=["explain"])
+_NOW: Json = {
+    "query": "orders",
+    "text": "The largest executor load is 1.04 times the mean, below 1.20.",
+    "data": {"act": False, "code": "level", "ratio": 1.04, "start_ratio": 1.2},
+}
+_HERE: Json = {
+    "query": "orders",
+    "text": "Group 4 belongs to worker 0 on executor 1. It came from worker 3 by MSLB with migration r-5f0c-1.",
+    "data": {"group": 4, "owner": 0, "pinned": False},
+}
+
+
+@router.get("/explain", summary="Why nothing is moved now, or what is about to be", responses=answers(_NOW, 404))
+async def explain(query: QueryName, use: Use) -> Json:
+    """Judged anew from the load as it is, as the balancer would if it were not resting."""
+    await use.seen(query)
+    load, settings = await _load(use, query), await use.store.auto(query)
+    decision = decide(load, settings, TriggerState(), now_ms())
+    if decision.act:
+        policy = Pairwise() if settings.policy == "pairwise" else Level()
+        proposal = await asyncio.to_thread(make_proposal, load, policy, settings, id="explain")
+        decision = accept(decision, proposal, settings, now_ms())
+    return {"query": query, **why_no_move(load, settings, decision).to_json()}
+
+
+@router.get("/partitions/{group}/explain", summary="Why this group is where it is", responses=answers(_HERE, 404, 422))
+async def explain_group(query: QueryName, group: int, use: Use) -> Json:
+    seen = await use.seen(query)
+    if not 0 <= group < seen.partitions:
+        raise not_found("group", group, "group", f"Use a number from 0 to {seen.partitions - 1}.")
+    load, settings = await _load(use, query), await use.store.auto(query)
+    told = why_here(load, settings, group, await _arrival(use, query, group))
+    return {"query": query, **told.to_json()}
+
+
+async def _load(use: Backend, query: str) -> Snapshot:
+    load = await use.load(query)
+    if load is None:
+        raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
+    return load
+
+
+async def _arrival(use: Backend, query: str, group: int) -> Arrival | None:
+    """The newest migration on record that brought the group."""
+    brought = [each for each in (await use.migrations(query)).values() if group in each.moved_groups and each.story]
+    if not brought:
+        return None
+    newest = max(brought, key=lambda each: each.story[-1].at_ms)
+    return Arrival(
+        migration=newest.id,
+        sender=newest.sender,
+        at_ms=newest.story[-1].at_ms,
+        strategy=newest.strategy,
+        reason=newest.reason,
+        requested_by=newest.requested_by or "nobody on record",
+    )

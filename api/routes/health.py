@@ -1,0 +1,28 @@
+"""For orchestrators: the two paths that need no key, and tell nothing but yes or no."""
+
+from __future__ import annotations
+
+import redis
+from fastapi import APIRouter
+
+from api.backend import Use
+from api.problems import unavailable
+from manager.store import Json
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", summary="The process answers")
+async def healthz() -> Json:
+    return {"status": "ok"}
+
+
+@router.get("/readyz", summary="Redis answers and the manager can work")
+async def readyz(use: Use) -> Json:
+    try:
+        await use.store.ping()
+    except (redis.RedisError, OSError):
+        raise unavailable() from None
+    if why := use.not_ready():
+        raise unavailable(why)
+    return {"status": "ready"}

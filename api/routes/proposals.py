@@ -1,0 +1,70 @@
+"""What would be moved, and what it would cost: made, read, and approved by executing (POST rebalances)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from api.backend import By, Id, Operation, QueryName, Use
+from api.proposing import fresh_proposal, kept_proposal, reasons_stale
+from api.routes.documents import MUTATION, answers
+from api.schemas import ProposalBody
+from balancing.proposal import parse_proposal
+from manager.store import Json
+
+router = APIRouter(prefix="/v1/queries/{query}/proposals", tags=["proposals"])
+
+_PROPOSAL: Json = {
+    "id": "p-5f0c2a9d11e8",
+    "query": "orders",
+    "epoch": 12,
+    "made_at_ms": 1_767_225_600_000,
+    "policy": "level",
+    "strategy": "mslb",
+    "explanation": "MSLB costs less. ...",
+    "moves": [{"sender": 0, "receiver": 3, "groups": [4, 9, 17]}],
+    "forecast": {
+        "measure": "cpu",
+        "ratio_before": 1.52,
+        "ratio_after": 1.04,
+        "gain": 0.31,
+        "groups": 3,
+        "bytes": 3_145_728,
+        "state_rows": 37_443,
+        "rows_duplicated": 0,
+        "pause_ms": 25.0,
+        "seconds": 6.3,
+        "waves": 1,
+    },
+    "findings": [],
+    "stale": [],
+}
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Propose moves, with their forecast; nothing is moved",
+    responses=answers(_PROPOSAL, *MUTATION, status=201),
+)
+async def create(
+    query: QueryName, body: ProposalBody, use: Use, by: By, operation: Operation, response: Response
+) -> Json:
+    proposal = await fresh_proposal(use, query, body, f"p-{operation}", by)
+    response.headers["Location"] = f"/v1/queries/{query}/proposals/{proposal.id}"
+    return proposal.to_json() | {"stale": []}
+
+
+@router.get(
+    "",
+    summary="Proposals of the last hour, newest first",
+    responses=answers({"query": "orders", "proposals": [_PROPOSAL]}, 404),
+)
+async def list_proposals(query: QueryName, use: Use) -> Json:
+    await use.seen(query)
+    return {"query": query, "proposals": await use.store.proposals(query)}
+
+
+@router.get("/{proposal}", summary="One proposal, and whether it is stale", responses=answers(_PROPOSAL, 404))
+async def one(query: QueryName, proposal: Id, use: Use) -> Json:
+    body = await kept_proposal(use, query, proposal, field="proposal")
+    return body | {"stale": await reasons_stale(use, parse_proposal(body))}

@@ -1,0 +1,123 @@
+"""Reading: queries, workers, partition groups."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastapi import APIRouter
+
+from api.backend import Backend, QueryName, Use, not_found
+from api.routes.documents import answers
+from api.views import partition_view, partitions_view, query_view, workers_view
+from manager.requests import Refused
+from manager.store import Json
+
+router = APIRouter(prefix="/v1/queries", tags=["queries"])
+
+QUERY_EXAMPLE: Json = {
+    "name": "orders",
+    "running": True,
+    "epoch": 12,
+    "workers": 4,
+    "workers_up": 4,
+    "partitions": 64,
+    "window_us": 10_000_000,
+    "lateness_us": 5_000_000,
+    "streams": ["A", "B", "C"],
+    "committed_batch": 311,
+    "heartbeat_ms": 1_767_225_600_000,
+    "manager": {"leader": "host-4711-9f3c", "fence": 3},
+    "auto": True,
+    "open_migrations": [],
+    "alarms": [],
+}
+WORKER_EXAMPLE: Json = {
+    "worker": 0,
+    "executor": "1",
+    "up": True,
+    "excluded": False,
+    "groups": [0, 4, 9],
+    "moving": [],
+    "share": 0.61,
+    "cpu_ms_per_s": 512.4,
+    "rows_per_s": 30211.0,
+    "results_per_s": 4410.5,
+    "state_rows": 301_245,
+    "state_bytes": 25_411_000,
+    "batch": 311,
+    "resident": "hit",
+}
+PARTITION_EXAMPLE: Json = {
+    "partition": 4,
+    "owner": 0,
+    "migration": None,
+    "pinned": False,
+    "share": 0.0412,
+    "cpu_ms_per_s": 21.4,
+    "rows_per_s": 1250.0,
+    "state_rows": 12_481,
+    "state_bytes": 1_048_576,
+}
+
+
+@router.get("", summary="All queries that this Redis knows", responses=answers({"queries": [QUERY_EXAMPLE]}))
+async def list_queries(use: Use) -> Json:
+    found = []
+    for name in await use.store.queries():
+        # One that is gone while we look is not there.
+        with contextlib.suppress(Refused):
+            found.append(await _query(use, name))
+    return {"queries": found}
+
+
+@router.get("/{query}", summary="One query", responses=answers(QUERY_EXAMPLE, 404))
+async def one_query(query: QueryName, use: Use) -> Json:
+    return await _query(use, query)
+
+
+async def _query(use: Backend, query: str) -> Json:
+    seen = await use.seen(query)
+    store = use.store
+    return query_view(
+        seen,
+        await store.definition(query),
+        await store.heartbeat(query),
+        await store.leader(query),
+        await store.auto(query),
+        await store.migrations(query),
+        await store.alarms(query),
+    )
+
+
+@router.get(
+    "/{query}/workers",
+    summary="Workers: executor, groups, load",
+    responses=answers({"query": "orders", "epoch": 12, "workers": [WORKER_EXAMPLE]}, 404),
+)
+async def workers(query: QueryName, use: Use) -> Json:
+    return workers_view(await use.seen(query), await use.store.reports(query), await use.load(query))
+
+
+@router.get(
+    "/{query}/partitions",
+    summary="Partition groups: owner, load, migration",
+    responses=answers({"query": "orders", "epoch": 12, "partitions": [PARTITION_EXAMPLE]}, 404),
+)
+async def partitions(query: QueryName, use: Use) -> Json:
+    return partitions_view(await use.seen(query), await use.load(query))
+
+
+@router.get(
+    "/{query}/partitions/{group}",
+    summary="One partition group",
+    responses=answers({"query": "orders", "epoch": 12, **PARTITION_EXAMPLE}, 404, 422),
+)
+async def partition(query: QueryName, group: int, use: Use) -> Json:
+    seen = await use.seen(query)
+    if not 0 <= group < seen.partitions:
+        raise not_found("group", group, "group", f"Use a number from 0 to {seen.partitions - 1}.")
+    return {
+        "query": query,
+        "epoch": seen.epoch.number,
+        **partition_view(seen, await use.load(query), group),
+    }

@@ -1,0 +1,274 @@
+"""Moving groups: rebalances, the migrations they are made of, cancelling, history."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from api.access import Caller
+from api.backend import Backend, By, Id, Operation, QueryName, Use, not_found
+from api.problems import Problem
+from api.progress import migration_view, rebalance_view
+from api.proposing import carry_out, fresh_proposal, named_proposal
+from api.routes.documents import MUTATION, answers
+from api.schemas import CancelBody, OneWorkerBody, ProposalBody, RebalanceBody
+from manager.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest, parse_rebalance, requested
+from manager.store import Json, now_ms
+
+router = APIRouter(prefix="/v1/queries/{query}", tags=["rebalances"])
+
+_MIGRATION: Json = {
+    "id": "r-5f0c2a9d11e8-1",
+    "strategy": "mslb",
+    "from": 0,
+    "to": 3,
+    "groups": [4, 9, 17],
+    "moved": [4],
+    "state": "receiving",
+    "outcome": None,
+    "step": 6,
+    "steps": 8,
+    "message": "ReceivePartitions",
+    "progress": 0.55,
+    "eta_s": 3.1,
+    "can_be_cancelled": True,
+    "story": [{"at_ms": 1_767_225_600_000, "wave": 0, "step": 1, "message": "ComputePartitionsToMove"}],
+    "audit": {"lost": 0, "doubled": 0, "checked_rows": 120_331, "clean": True},
+}
+_REBALANCE: Json = {
+    "id": "r-5f0c2a9d11e8",
+    "query": "orders",
+    "state": "running",
+    "by": "ops (a1b2c3d4e5f6)",
+    "reason": "evening peak",
+    "created_ms": 1_767_225_600_000,
+    "progress": 0.55,
+    "eta_s": 3.1,
+    "migrations": [_MIGRATION],
+}
+
+
+@router.post(
+    "/rebalances",
+    status_code=202,
+    summary="Move groups: as proposed, as named, or as the balancer sees fit",
+    responses=answers(_REBALANCE, *MUTATION, status=202),
+)
+async def create(
+    query: QueryName, body: RebalanceBody, use: Use, by: By, operation: Operation, response: Response
+) -> Json:
+    if body.proposal is not None:
+        request = await carry_out(use, query, await named_proposal(use, query, body.proposal), body, operation, by)
+    elif body.sender is not None and body.receiver is not None:
+        request = _explicit(query, body, operation, by)
+    else:
+        asked = ProposalBody(
+            policy=body.policy, strategy=body.strategy, max_pause=body.max_pause, order=body.order, reason=body.reason
+        )
+        proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
+        request = await carry_out(use, query, proposal, body, operation, by)
+    return await _submit(use, request, response, single=body.sender is not None)
+
+
+@router.post(
+    "/drain",
+    status_code=202,
+    summary="Leave a worker empty, for scale-in",
+    responses=answers(_REBALANCE, *MUTATION, status=202),
+)
+async def drain(
+    query: QueryName, body: OneWorkerBody, use: Use, by: By, operation: Operation, response: Response
+) -> Json:
+    return await _one_worker("drain", query, body, use, by, operation, response)
+
+
+@router.post(
+    "/fill",
+    status_code=202,
+    summary="Give a worker its share, for scale-out",
+    responses=answers(_REBALANCE, *MUTATION, status=202),
+)
+async def fill(
+    query: QueryName, body: OneWorkerBody, use: Use, by: By, operation: Operation, response: Response
+) -> Json:
+    return await _one_worker("fill", query, body, use, by, operation, response)
+
+
+async def _one_worker(
+    policy: Any, query: str, body: OneWorkerBody, use: Backend, by: Caller, operation: str, response: Response
+) -> Json:
+    asked = ProposalBody(
+        policy=policy,
+        worker=body.worker,
+        strategy=body.strategy,
+        max_pause=body.max_pause,
+        order=body.order,
+        reason=body.reason,
+    )
+    proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
+    return await _submit(use, await carry_out(use, query, proposal, body, operation, by), response, single=False)
+
+
+@router.get(
+    "/rebalances",
+    summary="Rebalances, newest first",
+    responses=answers({"query": "orders", "rebalances": [_REBALANCE]}, 404),
+)
+async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+    await use.seen(query)
+    records = [parse_rebalance(body) for body in (await use.store.rebalances(query)).values()]
+    records.sort(key=lambda each: (-each.created_ms, each.id))
+    shown = await _migrations(use, query)
+    return {"query": query, "rebalances": [_view(record, shown) for record in records[:limit]]}
+
+
+@router.get(
+    "/rebalances/{rebalance}",
+    summary="One rebalance: steps with times, progress, time to go, audit",
+    responses=answers(_REBALANCE, 404),
+)
+async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
+    return _view(await _known(use, query, rebalance), await _migrations(use, query))
+
+
+@router.post(
+    "/rebalances/{rebalance}/cancel",
+    status_code=202,
+    summary="Cancel: what is not past its point of no return goes back",
+    responses=answers(_REBALANCE, *MUTATION, status=202),
+)
+async def cancel_rebalance(
+    query: QueryName, rebalance: Id, body: CancelBody, use: Use, by: By, operation: Operation
+) -> Json:
+    record = await _known(use, query, rebalance)
+    shown = await _migrations(use, query)
+    if not record.open:
+        raise _too_late("rebalance", rebalance, record.state)
+    mine = [shown[name] for name in record.migrations if name in shown]
+    if mine and not any(each["can_be_cancelled"] for each in mine):
+        raise _too_late("rebalance", rebalance, "past its point of no return")
+    await use.cancel(
+        CancelRequest(id=f"c-{operation}", query=query, rebalance=rebalance, reason=body.reason, by=str(by))
+    )
+    return _view(record, shown)
+
+
+@router.get(
+    "/migrations",
+    summary="Migrations, newest first",
+    responses=answers({"query": "orders", "migrations": [_MIGRATION]}, 404),
+)
+async def list_migrations(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+    await use.seen(query)
+    shown = sorted((await _migrations(use, query)).values(), key=lambda each: (-each["created_ms"], each["id"]))
+    return {"query": query, "migrations": shown[:limit]}
+
+
+@router.get("/migrations/{migration}", summary="One migration", responses=answers(_MIGRATION, 404))
+async def one_migration(query: QueryName, migration: Id, use: Use) -> Json:
+    return await _known_migration(use, query, migration)
+
+
+@router.post(
+    "/migrations/{migration}/cancel",
+    status_code=202,
+    summary="Cancel one migration",
+    responses=answers(_MIGRATION, *MUTATION, status=202),
+)
+async def cancel_migration(
+    query: QueryName, migration: Id, body: CancelBody, use: Use, by: By, operation: Operation
+) -> Json:
+    found = await _known_migration(use, query, migration)
+    if not found["can_be_cancelled"]:
+        raise _too_late("migration", migration, found["outcome"] or "past its point of no return")
+    await use.cancel(
+        CancelRequest(id=f"c-{operation}", query=query, migration=migration, reason=body.reason, by=str(by))
+    )
+    return found
+
+
+@router.get(
+    "/history",
+    summary="What has ended: rebalances and migrations, newest first",
+    responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404),
+)
+async def history(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+    await use.seen(query)
+    shown = await _migrations(use, query)
+    records = {name: parse_rebalance(body) for name, body in (await use.store.rebalances(query)).items()}
+    told: list[Json] = []
+    for member, ended_ms in await use.store.history(query, limit):
+        kind, _, name = member.partition(":")
+        found = shown.get(name) if kind == "migration" else None
+        if kind == "rebalance" and name in records:
+            found = _view(records[name], shown)
+        if found is not None:
+            told.append({"kind": kind, **found, "ended_ms": ended_ms})
+    return {"query": query, "history": told}
+
+
+def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> RebalanceRequest:
+    assert body.sender is not None and body.receiver is not None
+    move = MoveRequest(
+        sender=body.sender,
+        receiver=body.receiver,
+        groups=tuple(body.groups or ()),
+        share=body.amount,
+        measure=body.measure,
+    )
+    return RebalanceRequest(
+        id=f"r-{operation}",
+        query=query,
+        moves=(move,),
+        strategy=body.strategy,
+        max_pause_ms=body.max_pause,
+        order=body.order,
+        reason=body.reason,
+        by=str(by),
+        expected_epoch=body.expected_epoch,
+    )
+
+
+async def _submit(use: Backend, request: RebalanceRequest, response: Response, *, single: bool) -> Json:
+    known = await use.store.rebalance(request.query, request.id)
+    if known is None:
+        await use.submit(request, single=single)
+    response.headers["Location"] = f"/v1/queries/{request.query}/rebalances/{request.id}"
+    return rebalance_view(requested(request) if known is None else parse_rebalance(known), [])
+
+
+async def _migrations(use: Backend, query: str) -> dict[str, Json]:
+    track_s, now = await use.track_s(query), now_ms()
+    return {name: migration_view(each, now, track_s) for name, each in (await use.migrations(query)).items()}
+
+
+async def _known(use: Backend, query: str, rebalance: str) -> Rebalance:
+    await use.seen(query)
+    body = await use.store.rebalance(query, rebalance)
+    if body is None:
+        raise not_found("rebalance", rebalance, "rebalance", f"See GET /v1/queries/{query}/rebalances.")
+    return parse_rebalance(body)
+
+
+async def _known_migration(use: Backend, query: str, migration: str) -> Json:
+    await use.seen(query)
+    found = (await _migrations(use, query)).get(migration)
+    if found is None:
+        raise not_found("migration", migration, "migration", f"See GET /v1/queries/{query}/migrations.")
+    return found
+
+
+def _view(record: Rebalance, migrations: dict[str, Json]) -> Json:
+    return rebalance_view(record, [migrations[name] for name in record.migrations if name in migrations])
+
+
+def _too_late(field: str, value: str, state: str) -> Problem:
+    return Problem(
+        409,
+        "too-late",
+        f"{field} {value} cannot be cancelled: it is {state}.",
+        field=field,
+        value=value,
+        remedy="Ask for a rebalance the other way if the groups should be back.",
+    )

@@ -1,0 +1,113 @@
+"""What is told of a query: pure functions from what Redis holds to what is sent.
+
+Loads come from the leader's snapshot where there is one (smoothed, fixed costs apart), else they are null: a figure
+that nobody measured is not invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from balancing.load import Snapshot
+from balancing.settings import Settings
+from manager.requests import View
+from manager.store import Heartbeat, Json, Leader
+from trimtab.reports import WorkerReport
+
+
+def query_view(
+    seen: View,
+    definition: Json | None,
+    heartbeat: Heartbeat | None,
+    leader: Leader | None,
+    auto: Settings,
+    migrations: Mapping[str, Json],
+    alarms: list[Json],
+) -> Json:
+    shape = definition or {}
+    return {
+        "name": seen.query,
+        "running": not seen.stopped,
+        "epoch": seen.epoch.number,
+        "workers": seen.workers,
+        "workers_up": len(seen.up),
+        "partitions": seen.partitions,
+        "window_us": shape.get("window"),
+        "lateness_us": shape.get("lateness"),
+        "streams": sorted(shape.get("streams", ())),
+        "committed_batch": None if heartbeat is None else heartbeat.committed,
+        "heartbeat_ms": None if heartbeat is None else heartbeat.at_ms,
+        "manager": None if leader is None else {"leader": leader.holder, "fence": leader.fence},
+        "auto": auto.auto,
+        "open_migrations": sorted(name for name, body in migrations.items() if not body.get("outcome")),
+        "alarms": alarms,
+    }
+
+
+def workers_view(seen: View, reports: Mapping[int, WorkerReport], load: Snapshot | None) -> Json:
+    total_cpu = sum(load.group_cpu) if load is not None else 0.0
+    owned: dict[int, list[int]] = {worker: [] for worker in range(seen.workers)}
+    for group, owner in enumerate(seen.epoch.owners):
+        owned.setdefault(owner, []).append(group)
+    workers = []
+    for worker in range(seen.workers):
+        report = reports.get(worker)
+        measured = load.workers[worker] if load is not None and worker < len(load.workers) else None
+        share = None
+        if load is not None and total_cpu > 0:
+            share = sum(load.group_cpu[group] for group in owned[worker] if group < len(load.group_cpu)) / total_cpu
+        workers.append(
+            {
+                "worker": worker,
+                "executor": None if report is None else report.executor,
+                "up": worker in seen.up,
+                "excluded": worker in seen.rules.excluded,
+                "groups": owned[worker],
+                "moving": sorted(group for group in owned[worker] if group in seen.moving),
+                "share": _rounded(share, 4),
+                "cpu_ms_per_s": None if measured is None else _rounded(measured.cpu_ns_per_s / 1e6, 3),
+                "rows_per_s": None if measured is None else _rounded(measured.rows_per_s, 1),
+                "results_per_s": None if measured is None else _rounded(measured.results_per_s, 1),
+                "state_rows": None if report is None else report.state_rows,
+                "state_bytes": None if report is None else report.state_bytes,
+                "batch": None if report is None else report.batch,
+                "resident": None if report is None else report.resident,
+            }
+        )
+    return {"query": seen.query, "epoch": seen.epoch.number, "workers": workers}
+
+
+def partitions_view(seen: View, load: Snapshot | None) -> Json:
+    return {
+        "query": seen.query,
+        "epoch": seen.epoch.number,
+        "partitions": [partition_view(seen, load, group) for group in range(seen.partitions)],
+    }
+
+
+def partition_view(seen: View, load: Snapshot | None, group: int) -> Json:
+    known = load is not None and group < len(load.group_cpu)
+    total_cpu = sum(load.group_cpu) if load is not None else 0.0
+    body: dict[str, Any] = {
+        "partition": group,
+        "owner": seen.epoch.owners[group],
+        "migration": seen.moving.get(group),
+        "pinned": group in seen.rules.pinned,
+        "share": None,
+        "cpu_ms_per_s": None,
+        "rows_per_s": None,
+        "state_rows": None,
+        "state_bytes": None,
+    }
+    if known and load is not None:
+        body["share"] = _rounded(load.group_cpu[group] / total_cpu, 5) if total_cpu > 0 else None
+        body["cpu_ms_per_s"] = _rounded(load.group_cpu[group] / 1e6, 3)
+        body["rows_per_s"] = _rounded(load.group_rows[group], 1)
+        body["state_rows"] = round(load.group_state_rows[group])
+        body["state_bytes"] = round(load.group_bytes[group])
+    return body
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,149 @@
+"""Asks a Trimtab server over HTTP, and turns its problem documents into our errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from trimtab.errors import InvalidInput, TrimtabError
+
+DEFAULT_URL: Final = "http://127.0.0.1:8765"
+URL_VARIABLE: Final = "TRIMTAB_URL"
+KEY_VARIABLE: Final = "TRIMTAB_KEY"
+TIMEOUT_S: Final = 20.0
+PATIENCE_S: Final = 15.0
+"""How long a server that says 503 is asked again before the user hears of it."""
+Json = dict[str, Any]
+
+
+class RemoteFailure(TrimtabError):
+    """The server failed or cannot be reached: the request was right as far as anybody knows."""
+
+
+class Refusal(InvalidInput):
+    """The server refused, and said why in a problem document."""
+
+    def __init__(self, field: str, value: object, problem: str, remedy: str, status: int = 422) -> None:
+        super().__init__(field, value, problem, remedy)
+        self.status = status
+        if not field:
+            self.args = (f"{problem}. {remedy}",)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.value, self.problem, self.remedy, self.status)
+
+
+class Client:
+    """One server, one key. Every mutation gets an Idempotency-Key, so it may be sent again after a broken line."""
+
+    def __init__(self, url: str, key: str | None, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise InvalidInput("--url", url, "is no URL of a server", f"Write it as {DEFAULT_URL} or https://HOST.")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise InvalidInput("--key", "(hidden)", "is no key", "Take it as `trimtab keys create` printed it.")
+        if key and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+            print(f"trimtab: the key goes to {parts.hostname} unencrypted; use https there", file=sys.stderr)
+        headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S, transport=transport)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, **parameters: str | int) -> Json:
+        return self._ask("GET", path, parameters=parameters)
+
+    def post(self, path: str, body: Json) -> Json:
+        return self._ask("POST", path, body)
+
+    def put(self, path: str, body: Json) -> Json:
+        return self._ask("PUT", path, body)
+
+    def queries(self) -> list[str]:
+        return [each["name"] for each in self.get("/v1/queries")["queries"]]
+
+    def events(self, query: str, after: str | None) -> Iterator[Json]:
+        """Events as they come, until the server closes the stream."""
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+        # The server says something every ten seconds: silence for longer is a broken line.
+        timeout = httpx.Timeout(TIMEOUT_S, read=30.0)
+        try:
+            with self._http.stream("GET", f"{at(query)}/events", headers=headers, timeout=timeout) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    raise _error(answer)
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        yield json.loads(line.removeprefix("data: "))
+        except httpx.RemoteProtocolError:
+            return  # closed in the middle: who follows comes back
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    def _ask(self, method: str, path: str, body: Json | None = None, parameters: Any = None) -> Json:
+        headers = {} if method == "GET" else {"Idempotency-Key": secrets.token_hex(16)}
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                answer = self._http.request(method, path, json=body, params=parameters or None, headers=headers)
+            except httpx.ConnectError as error:
+                raise self._unreachable(error) from None
+            except httpx.HTTPError as error:
+                if time.monotonic() > deadline:
+                    raise self._unreachable(error) from None
+                time.sleep(0.5)
+                continue
+            wait_s = _retry_after_s(answer)
+            if wait_s is None or time.monotonic() + wait_s > deadline:
+                break
+            time.sleep(wait_s)
+        if answer.status_code >= 400:
+            raise _error(answer)
+        found = answer.json()
+        if not isinstance(found, dict):
+            raise RemoteFailure(f"{self.url} answered something that is not Trimtab's")
+        return found
+
+    def _unreachable(self, error: Exception) -> RemoteFailure:
+        return RemoteFailure(
+            f"{self.url} does not answer ({error or type(error).__name__}). Start it with `trimtab serve`, or name "
+            f"another server with --url or {URL_VARIABLE}."
+        )
+
+
+def from_options(url: str | None, key: str | None) -> Client:
+    return Client(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, key or os.environ.get(KEY_VARIABLE) or None)
+
+
+def at(query: str) -> str:
+    return f"/v1/queries/{quote(query, safe='')}"
+
+
+def _retry_after_s(answer: httpx.Response) -> float | None:
+    """How long to wait before asking again, where that may help."""
+    if answer.status_code not in (429, 503):
+        return None
+    text = answer.headers.get("Retry-After", "1")
+    return float(text) if text.isdigit() else 1.0
+
+
+def _error(answer: httpx.Response) -> TrimtabError:
+    try:
+        problem = answer.json()
+        detail, remedy = str(problem["detail"]), str(problem["remedy"])
+    except (ValueError, KeyError, TypeError):
+        return RemoteFailure(f"the server answered {answer.status_code} {answer.reason_phrase}, and not why")
+    if answer.status_code >= 500:
+        return RemoteFailure(f"{detail.rstrip('.')}. {remedy}")
+    field, value = str(problem.get("field", "")), problem.get("value")
+    detail = detail.rstrip(".").removeprefix(field).lstrip(": ") if field else detail.rstrip(".")
+    return Refusal(field, value, detail, remedy, answer.status_code)

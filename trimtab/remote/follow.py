@@ -1,0 +1,106 @@
+"""Follows a rebalance to its end: a bar through the protocol's steps, or a line per step where nobody watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from trimtab.remote.client import Client, at
+from trimtab.remote.tables import audit_words, numbers
+
+POLL_S: Final = 0.3
+FAILED_STATES: Final = frozenset({"rolled-back", "refused", "cancelled", "partly-committed"})
+Json = dict[str, Any]
+
+
+def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float], None] = time.sleep) -> Json:
+    """The rebalance as it ended."""
+    console = Console()
+    shown = _Bars(console) if console.is_terminal else _Lines(console)
+    with shown:
+        while True:
+            body = client.get(f"{at(query)}/rebalances/{rebalance}")
+            for migration in body["migrations"]:
+                shown.show(migration)
+            if not body["open"]:
+                return body
+            sleep(POLL_S)
+
+
+def summary(body: Json) -> str:
+    if body["state"] == "refused":
+        refusal = body["refusal"] or {}
+        return f"{body['id']} refused: {refusal.get('problem', '')}. {refusal.get('remedy', '')}"
+    moved = sum(len(each["moved"]) for each in body["migrations"])
+    problems = "; ".join(sorted({each["problem"] for each in body["migrations"] if each["problem"]}))
+    spent_s = ((body["closed_ms"] or 0) - body["created_ms"]) / 1000
+    told = f"{body['id']} {body['state']}: {moved} groups moved in {spent_s:.1f} s, {audit_words(body['audit'])}"
+    return f"{told} ({problems})" if problems else told
+
+
+def step_words(migration: Json) -> str:
+    if migration["outcome"]:
+        return str(migration["outcome"])
+    done = len(migration["moved"])
+    waves = f", {done} of {len(migration['groups'])} groups there" if len(migration["waves"]) > 1 else ""
+    eta = "" if migration["eta_s"] is None else f", about {migration['eta_s']:.0f} s to go"
+    name = migration["message"] or "waiting"
+    return f"step {migration['step']}/{migration['steps']} {name}{waves}{eta}"
+
+
+def _title(migration: Json) -> str:
+    what = numbers(migration["groups"], 6) or f"{migration['amount']:.0%} of the load"
+    return f"{migration['strategy']} {migration['from']} -> {migration['to']} ({what})"
+
+
+class _Bars:
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[step]}"),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> None:
+        self._progress.start()
+
+    def __exit__(self, *caught: object) -> None:
+        self._progress.stop()
+
+    def show(self, migration: Json) -> None:
+        task = self._tasks.get(migration["id"])
+        if task is None:
+            task = self._tasks[migration["id"]] = self._progress.add_task("", total=1.0, step="")
+        self._progress.update(
+            task, completed=migration["progress"], description=_title(migration), step=step_words(migration)
+        )
+
+
+class _Lines:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: dict[str, int] = {}
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *caught: object) -> None:
+        return
+
+    def show(self, migration: Json) -> None:
+        """Every line of the story once: steps that came between two looks are told too."""
+        told = self._told.get(migration["id"], 0)
+        for entry in migration["story"][told:]:
+            wave = f" wave {entry['wave']}" if entry["wave"] else ""
+            step = f"step {entry['step']}/{migration['steps']} " if entry["step"] else ""
+            note = f" ({entry['note']})" if entry["note"] else ""
+            print(f"{migration['id']}{wave}: {step}{entry['message']} -> {entry['state']}{note}", flush=True)
+        self._told[migration["id"]] = len(migration["story"])
