@@ -64,6 +64,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._advanced_at = time.monotonic()
         self._available_now = False
         self._alarmed = False
+        self._committed: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark ships the reader to the task that calls `read`, which needs none of this.
@@ -108,29 +109,39 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(self, start: Offset) -> Epoch | None:
         """The successor of the bound epoch, if Redis has it; puts back what Redis has forgotten."""
         assert self._store is not None
+        number, digest = start[MARK]["epoch"], start[MARK]["digest"]
         try:
-            bound = self._checkpoint.epoch_of(start[MARK])
-            current = self._store.current_number(self._query)
-            if current is None or current < bound.number:
-                self._store.restore(bound)
-                self._store.alarm(
-                    self._query,
-                    "redis-went-back",
-                    f"Redis had epoch {current}, the query runs with {bound.number}: published again",
-                )
-                log.warning("Redis had epoch %s, running with %d: published again", current, bound.number)
-                return None
-            if current == bound.number:
-                self._recovered()
+            current, known = self._store.beat(self._query, self._newest_commit(), number, digest)
+            if current is None or current < number or known != digest:
+                self._put_back(start, "redis-went-back", f"Redis had epoch {current}, the query runs with {number}")
                 return None
             self._recovered()
-            return successor(self._store, self._query, bound)
+            if current == number:
+                return None
+            found = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]))
+            if found is None:
+                self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis does not follow the bound one")
+            return found
         except (redis.RedisError, OSError) as error:
             self._quiet_until = time.monotonic() + QUIET_S
             if not self._alarmed:
                 self._alarmed = True
                 log.warning("Redis does not answer, going on with epoch %s: %s", start[MARK]["epoch"], error)
             return None
+
+    def _put_back(self, start: Offset, kind: str, text: str) -> None:
+        assert self._store is not None
+        self._store.restore(self._checkpoint.epoch_of(start[MARK]))
+        self._store.alarm(self._query, kind, f"{text}: published again")
+        log.warning("%s: published again", text)
+
+    def _newest_commit(self) -> int:
+        """Spark asks for offsets only between batches, so every batch that was begun is committed by now."""
+        if self._committed is None:
+            self._committed = self._checkpoint.last_commit()
+        while self._checkpoint.exists(f"commits/{self._committed + 1}"):
+            self._committed += 1
+        return self._committed
 
     def _recovered(self) -> None:
         if self._alarmed and self._store is not None:

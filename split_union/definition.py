@@ -10,16 +10,22 @@ from typing import Any, Final
 from split_union.query import JoinQuery
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.errors import CheckpointMismatch, InvalidInput
+from trimtab.moves import moves_of
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
+from worker.transfers import TransferStore
 
 FILE: Final = "trimtab/query.json"
 ALIVE_MS: Final = 30_000
 """A query whose workers reported within this time counts as running."""
 
 
-def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, store: Store) -> Epoch:
-    """Refuse a checkpoint of another query; returns the epoch to begin with, which Redis then has too."""
+KEY_FILE: Final = "trimtab/transfer.key"
+"""Signs the packages of moves. It lies where the packages lie, and nowhere else: not in Redis, not in logs."""
+
+
+def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, store: Store) -> tuple[Epoch, bytes]:
+    """Refuse a checkpoint of another query; returns the epoch to begin with, which Redis then has too, and the key."""
     checkpoint = Checkpoint(location)
     body = {"name": query.name, **shape}
     last_batch = checkpoint.last_batch()
@@ -27,6 +33,7 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
         _check_name_is_free(query.name, location, store)
         incarnation = secrets.token_hex(8)
         epoch = first_epoch(query.name, incarnation, dealt_in_turn(query.partitions, query.workers))
+        checkpoint.write(KEY_FILE, secrets.token_hex(32))
         checkpoint.write(FILE, json.dumps({"incarnation": incarnation, **body}, indent=1, sort_keys=True))
         store.restore(epoch)
     else:
@@ -45,7 +52,13 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
         if store.epoch(query.name, epoch.number) != epoch:
             store.restore(epoch)
     store.define(query.name, {"checkpoint": location, "incarnation": incarnation, **body})
-    return epoch
+    key = bytes.fromhex(checkpoint.read(KEY_FILE) or "")
+    if not key:
+        raise CheckpointMismatch(
+            "checkpoint", location, f"has no {KEY_FILE}", "Restore the file, or begin with a new checkpoint."
+        )
+    TransferStore(location, key).collect({move.id for move in moves_of(epoch)})
+    return epoch, key
 
 
 def _check_same(known: dict[str, Any], wanted: dict[str, Any], location: str) -> None:

@@ -55,7 +55,7 @@ def build_join(
     session.check(spark, query.workers)
     store = Store(redis or shared_redis().url)
     store.check()
-    epoch = claim_checkpoint(query, _shape(query, given), checkpoint, store)
+    epoch, transfer_key = claim_checkpoint(query, _shape(query, given), checkpoint, store)
     session.prepare(spark, query.workers)
     shipping.ship_packages(spark)
 
@@ -70,10 +70,11 @@ def build_join(
     task = WorkerTask(
         query=query.name,
         spec=spec,
-        plan=query.plan,
+        plans=query.plans,
         checkpoint=checkpoint,
         redis_url=store.url,
         worker_keys=keys,
+        transfer_key=transfer_key,
         result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
         frames_out=not transport.leaves_as_rows(travelling),
@@ -130,12 +131,11 @@ def _control(
     # query runs it is (DATA_SOURCE_ALREADY_EXISTS).
     spark.createDataFrame([], control_source.SCHEMA)
     spark.dataSource.register(control_source.ControlSource)
-    task = SplitTask(0, None, "", (), (), checkpoint, keys, __version__)  # type: ignore[arg-type]
     return (
         spark.readStream.format(control_source.NAME)
         .options(query=query.name, checkpoint=checkpoint, redis=redis, first=epoch.to_text(), tickseconds=TICK_SECONDS)
         .load()
-        .mapInArrow(partial(tick_every_worker, task), INPUT)
+        .mapInArrow(partial(tick_every_worker, keys), INPUT)
     )
 
 

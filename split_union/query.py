@@ -88,8 +88,9 @@ class JoinQuery(_Checked):
     where: tuple[str, ...] = ()
     ordered: bool = False
     """Sort each worker's output of a batch by result time."""
-    plan: str = "left-deep"
-    """The join tree: left-deep, mjoin (one multi-way operator), or a tree such as "((B C) A)"."""
+    plan: str | dict[int, str] = "left-deep"
+    """The join tree: left-deep, mjoin (one multi-way operator), or a tree such as "((B C) A)"; or one for each of some
+    workers by number, the others then being left-deep. A worker keeps the plan that it started with."""
 
     @property
     def window_us(self) -> int:
@@ -98,6 +99,13 @@ class JoinQuery(_Checked):
     @property
     def stream_names(self) -> tuple[str, ...]:
         return tuple(stream.name for stream in self.streams)
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """The plan that each worker starts with."""
+        if isinstance(self.plan, str):
+            return (self.plan,) * self.workers
+        return tuple(self.plan.get(worker, "left-deep") for worker in range(self.workers))
 
     @field_validator("name")
     @classmethod
@@ -145,7 +153,15 @@ class JoinQuery(_Checked):
                 f"is more than the {self.partitions} partitions, so some could never own one",
                 "Lower workers or raise partitions.",
             )
-        parse_plan(self.plan, names)
+        if isinstance(self.plan, str):
+            parse_plan(self.plan, names)
+        else:
+            for worker, plan in self.plan.items():
+                if not 0 <= worker < self.workers:
+                    raise InvalidInput(
+                        "plan", worker, "is no worker of this query", f"Use a number from 0 to {self.workers - 1}."
+                    )
+                parse_plan(plan, names, f"plan[{worker}]")
         return self
 
     def join(

@@ -1,12 +1,14 @@
 """The split operator: routes the rows of one stream to the owners of their partition groups (PTLB/MSLB section 1.1).
 
-One split task packs the rows of each worker into frames. It sends every worker at least a tick, so that each runs in
-every batch: to purge, to take commands, to report. Rows whose key or time is null never join: dropped and counted.
+Groups in an open move go where the move says (`trimtab.moves`). One split task packs the rows of each worker into
+frames. It sends every worker at least a tick, so that each runs in every batch: to purge, to look at open moves, to
+report. Rows whose key or time is null never join: dropped and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,7 @@ from pyspark import TaskContext
 from split_union.routing import route
 from trimtab import frames, offset_log
 from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows
+from trimtab.moves import Routing, moves_of, routing
 from trimtab.spark_task import batch_identity, check_version
 
 FRAME_SCHEMA = pa.schema(
@@ -23,6 +26,7 @@ FRAME_SCHEMA = pa.schema(
         pa.field("worker_key", pa.int64(), nullable=False),
         pa.field("stream", pa.int32(), nullable=False),
         pa.field("bad_rows", pa.int64(), nullable=False),
+        pa.field("seen_rows", pa.string()),
         pa.field("frame", pa.binary()),
     ]
 )
@@ -48,26 +52,32 @@ class SplitTask:
         context = TaskContext.get()
         assert context is not None
         batch, query_id = batch_identity(context)
-        owners = np.array(offset_log.bound_epoch(self.checkpoint, query_id, batch).owners, np.int32)
+        epoch = offset_log.bound_epoch(self.checkpoint, query_id, batch)
+        moves = moves_of(epoch)
+        routes = routing(epoch, moves, offset_log.epoch_before(self.checkpoint, query_id, batch, epoch))
+        watched = sorted({group for move in moves for group in move.groups})
+        seen = np.zeros(len(epoch.owners), np.int64)
         reached: set[int] = set()
         bad_rows = 0
         for gathered in _gathered(batches):
             kept = self._complete(gathered)
             bad_rows += gathered.num_rows - kept.num_rows
             if kept.num_rows:
-                yield from self._frames(kept, owners, reached)
-        yield self._ticks(reached, bad_rows, context.partitionId())
+                if watched:
+                    seen += np.bincount(kept.column(GROUP).to_numpy(zero_copy_only=False), minlength=seen.size)
+                yield from self._frames(kept, routes, reached)
+        told = context.partitionId() % len(self.worker_keys)
+        seen_rows = {str(group): int(seen[group]) for group in watched if seen[group]}
+        yield ticks(self.worker_keys, self.stream, reached, told=told, bad_rows=bad_rows, seen_rows=seen_rows)
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = complete_rows([batch.column(name) for name in (*self.key.columns, self.time)])
         return batch if mask is None else batch.filter(mask)
 
-    def _frames(
-        self, batch: pa.RecordBatch, owners: np.ndarray[tuple[int], np.dtype[np.int32]], reached: set[int]
-    ) -> Iterator[pa.RecordBatch]:
+    def _frames(self, batch: pa.RecordBatch, routes: Routing, reached: set[int]) -> Iterator[pa.RecordBatch]:
         batch = self._packed(batch)
         group = batch.column(GROUP).to_numpy(zero_copy_only=False)
-        order, ends = route(group, owners, len(self.worker_keys))
+        order, ends = route(group, routes.owner, routes.also, len(self.worker_keys))
         for worker in range(len(self.worker_keys)):
             mine = order[ends[worker] : ends[worker + 1]]
             if mine.size == 0:
@@ -89,25 +99,34 @@ class SplitTask:
             arrays.append(canonical_bytes([batch.column(name) for name in self.key_source]))
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _ticks(self, reached: set[int], bad_rows: int, partition: int) -> pa.RecordBatch:
-        ticks = [worker for worker in range(len(self.worker_keys)) if worker not in reached]
-        told = partition % len(self.worker_keys)
-        if bad_rows and told not in ticks:
-            ticks.append(told)
-        keys = [self.worker_keys[worker] for worker in ticks]
-        bad = [bad_rows if worker == told else 0 for worker in ticks]
-        none = pa.nulls(len(ticks), pa.binary())
-        streams = [self.stream] * len(ticks)
-        return pa.RecordBatch.from_arrays(
-            [pa.array(keys, pa.int64()), pa.array(streams, pa.int32()), pa.array(bad, pa.int64()), none],
-            schema=FRAME_SCHEMA,
-        )
+
+def ticks(
+    worker_keys: Sequence[int],
+    stream: int = 0,
+    reached: Collection[int] = (),
+    *,
+    told: int = 0,
+    bad_rows: int = 0,
+    seen_rows: Mapping[str, int] | None = None,
+) -> pa.RecordBatch:
+    """A row without a frame for each worker that got none, and for the one that is told what this task counted."""
+    workers = [worker for worker in range(len(worker_keys)) if worker not in reached]
+    if (bad_rows or seen_rows) and told not in workers:
+        workers.append(told)
+    columns = [
+        pa.array([worker_keys[worker] for worker in workers], pa.int64()),
+        pa.array([stream] * len(workers), pa.int32()),
+        pa.array([bad_rows if worker == told else 0 for worker in workers], pa.int64()),
+        pa.array([json.dumps(seen_rows) if seen_rows and worker == told else None for worker in workers], pa.string()),
+        pa.nulls(len(workers), pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
 
 
-def tick_every_worker(task: SplitTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def tick_every_worker(worker_keys: Sequence[int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What the control source's rows become: a batch that has nothing else in it still runs every worker."""
     if sum(batch.num_rows for batch in batches):
-        yield task._ticks(set(), 0, 0)
+        yield ticks(worker_keys)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,6 +150,7 @@ def _row(worker_key: int, stream: int, bad_rows: int, frame: pa.Buffer) -> pa.Re
         pa.array([worker_key], pa.int64()),
         pa.array([stream], pa.int32()),
         pa.array([bad_rows], pa.int64()),
+        pa.nulls(1, pa.string()),
         binary,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)

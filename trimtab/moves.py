@@ -80,9 +80,7 @@ class ComputePartitionsToMove:
 
 def commands_of(epoch: Epoch) -> tuple[ComputePartitionsToMove, ...]:
     return tuple(
-        ComputePartitionsToMove(
-            **{**body, "groups": tuple(body["groups"]), "excluded": tuple(body["excluded"])}
-        )
+        ComputePartitionsToMove(**{**body, "groups": tuple(body["groups"]), "excluded": tuple(body["excluded"])})
         for body in epoch.commands
     )
 

@@ -57,9 +57,16 @@ class Checkpoint:
 
     def last_batch(self) -> int | None:
         """The newest batch in the offset log, or None for a query that never ran."""
-        selector = pafs.FileSelector(f"{self.root}/offsets", allow_not_found=True)
+        return max(self._batches("offsets"), default=None)
+
+    def last_commit(self) -> int:
+        """The newest batch that is committed, or -1."""
+        return max(self._batches("commits"), default=-1)
+
+    def _batches(self, folder: str) -> list[int]:
+        selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
         names = [info.base_name for info in self.filesystem.get_file_info(selector)]
-        return max((int(name) for name in names if name.isdigit()), default=None)
+        return [int(name) for name in names if name.isdigit()]
 
     def query_id(self) -> str | None:
         text = self.read("metadata")
@@ -127,3 +134,13 @@ def bound_epoch(location: str, query_id: str, batch: int) -> Epoch:
             "start the query with option('checkpointLocation', ...) set to the checkpoint given to join()."
         )
     return checkpoint.bound_epoch(batch)
+
+
+def epoch_before(location: str, query_id: str, batch: int, epoch: Epoch) -> int:
+    """Number of the epoch of the batch before. Looked up only where it matters: a move began with this epoch."""
+    if batch == 0:
+        return 0
+    if any(move["epoch"] == epoch.number for move in epoch.migrations):
+        return bound_epoch(location, query_id, batch - 1).number
+    # Epochs advance by at most one per batch, so every open move was open, or opening, in the batch before.
+    return epoch.number - 1

@@ -77,11 +77,6 @@ def lease(query: str) -> str:
     return f"trimtab:{{{query}}}:lease"
 
 
-def journal(query: str) -> str:
-    """String: incarnation of the checkpoint that the journal (migrations, rebalances) belongs to."""
-    return f"trimtab:{{{query}}}:journal"
-
-
 def migrations(query: str) -> str:
     """Hash: migration -> its record as JSON, the open ones and the newest closed ones."""
     return f"trimtab:{{{query}}}:migrations"

@@ -97,6 +97,18 @@ class Store:
         number = self.client.get(redis_keys.current(query))
         return None if number is None else int(str(number))
 
+    def beat(self, query: str, committed: int, epoch: int, digest: str) -> tuple[int | None, str | None]:
+        """The driver's sign of life: what is committed. Returns the newest epoch's number, and the digest that Redis
+        has for the given epoch: another one than ours means that Redis went back and was written to since."""
+        fields = {"committed": committed, "epoch": epoch, "digest": digest, "at_ms": int(time.time() * 1000)}
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.get(redis_keys.current(query))
+            pipe.hget(redis_keys.digests(query), str(epoch))
+            if committed >= 0:
+                pipe.hset(redis_keys.driver(query), mapping=fields)
+            current, known = pipe.execute()[:2]
+        return None if current is None else int(current), known
+
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))
         return None if text is None else parse_epoch(str(text))
@@ -158,7 +170,7 @@ def successor(store: Store, query: str, bound: Epoch) -> Epoch | None:
         return None
     if found is None or found.query != query or found.predecessor != bound.digest:
         return None
-    if len(found.owners) != len(bound.owners):
+    if len(found.owners) != len(bound.owners) or found.fence < bound.fence:
         return None
     return found
 

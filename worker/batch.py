@@ -1,6 +1,6 @@
 """One micro-batch of one worker, from frames in to results out. Knows neither Spark nor Redis.
 
-Order of things: late rows out, join, purge, persist, publish. Late means at or before the watermark of the batch before
+Order of things: open moves, late rows out, join, purge, packages for moves, persist, publish. Late means at or before the watermark of the batch before
 (Spark's rule); purging goes by this batch's. So no row that is not late can miss a partner that was purged.
 """
 
@@ -18,21 +18,25 @@ import pyarrow as pa
 
 from plans.tree import parse_plan
 from trimtab import frames
-from trimtab.keys import timestamps_us
+from trimtab.epochs import Epoch
+from trimtab.keys import GROUP, timestamps_us
+from trimtab.moves import MoveReport
 from worker.buffers import Tuples
 from worker.durable import DurableState, Record
 from worker.engine import Engine, GroupLoad
-from worker.payload import DurableKey
+from worker.protocol import Keys, WorkerMoves, rebuilt_tracks
 from worker.resident import Residence, new_stamp
 from worker.spec import JoinSpec
-
-FRAMES_PER_STREAM_MAX = 100_000
+from worker.transfers import TransferStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchInput:
     batch: int
-    epoch: int
+    worker: int
+    epoch: Epoch
+    epoch_before: int
+    """Number of the epoch that the batch before was bound to."""
     watermark_us: int
     watermark_before_us: Callable[[], int] | None = None
     """Looks up the watermark of the batch before: needed only where this worker did not run in it."""
@@ -57,6 +61,10 @@ class BatchOutcome:
     index_bytes: int = 0
     payload_bytes: int = 0
     load: GroupLoad | None = None
+    arrived: npt.NDArray[np.int64] | None = None
+    """Rows that came in by partition group, late ones included."""
+    moves: list[MoveReport] = field(default_factory=list)
+    chosen: dict[str, list[int]] = field(default_factory=dict)
     group_state_rows: npt.NDArray[np.int64] | None = None
     phase_ns: dict[str, int] = field(default_factory=dict)
 
@@ -70,12 +78,18 @@ class BatchOutcome:
 
 
 def run_batch(
-    spec: JoinSpec, given: BatchInput, durable: DurableState, residence: Residence, result_schema: pa.Schema
+    spec: JoinSpec,
+    given: BatchInput,
+    durable: DurableState,
+    residence: Residence,
+    transfers: TransferStore,
+    result_schema: pa.Schema,
 ) -> BatchOutcome:
     outcome = BatchOutcome()
     stamp = new_stamp(given.batch)
     with outcome.phase("state"):
         record = durable.record()
+    moves = WorkerMoves(given.worker, given.batch, given.epoch, given.epoch_before, record, durable, transfers)
     committed = None if record is None or given.rebuild else record.stamp
     directory, saved = residence.claim(committed, stamp)
     try:
@@ -87,15 +101,20 @@ def run_batch(
                 engine = _rebuilt(spec, directory, durable, record, given.plan)
                 outcome.hit = record is None
         late_us = _late_us(given, record)
-        _join(engine, given, late_us, durable, outcome, result_schema)
+        _join(engine, given, late_us, moves, durable, outcome, result_schema)
         with outcome.phase("state"):
             durable.put_record(
                 Record(
                     batch=given.batch,
                     stamp=stamp,
-                    applied_epoch=given.epoch,
+                    applied_epoch=given.epoch.number,
+                    fence=given.epoch.fence,
                     watermark_us=given.watermark_us,
+                    horizon_us=engine.horizon,
                     plan=str(engine.plan),
+                    groups=moves.groups,
+                    barriers={str(group): since for group, since in moves.barriers.items()},
+                    roles=list(moves.roles.values()),
                 )
             )
         with outcome.phase("publish"):
@@ -121,11 +140,19 @@ def _late_us(given: BatchInput, record: Record | None) -> int:
 def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:
     engine = Engine.create(spec, parse_plan(plan if record is None else record.plan, spec.names), directory)
     if record is not None:
-        leaves = [
-            engine.load_rows(stream, frames.decode(frame), pa.py_buffer(frame), key)
-            for key, stream, frame in durable.rows()
-        ]
-        engine.restore(leaves, record.watermark_us - spec.window_us)
+        held = {(batch, number) for role in record.roles for batch, number in role.held}
+        barriers = np.zeros(spec.partitions, np.int64)
+        for group, since in record.barriers.items():
+            barriers[int(group)] = since
+        leaves: list[Tuples] = []
+        first_rows: dict[str, list[tuple[int, int]]] = {}
+        for key, stream, frame in durable.rows():
+            if key not in held:
+                first_rows.setdefault(stream, []).append((key[0], engine.payload[stream].next_row))
+                tuples = engine.load_rows(stream, frames.decode(frame), pa.py_buffer(frame), key)
+                leaves.append(tuples.take(np.flatnonzero(barriers[tuples.group] <= key[0])))
+        engine.restore(leaves, record.horizon_us)
+        rebuilt_tracks(engine, record, first_rows)
     return engine
 
 
@@ -133,18 +160,24 @@ def _join(
     engine: Engine,
     given: BatchInput,
     late_us: int,
+    moves: WorkerMoves,
     durable: DurableState,
     outcome: BatchOutcome,
     result_schema: pa.Schema,
 ) -> None:
     spec = engine.spec
     outcome.load = load = GroupLoad.zero(spec.partitions)
+    outcome.arrived = np.zeros(spec.partitions, np.int64)
+    results: list[Tuples] = []
+    with outcome.phase("take in"):
+        moves.begin(engine, late_us - spec.window_us, lambda new: results.append(engine.insert(new, load)))
     with outcome.phase("decode"):
         arrived = _decode(spec, given.frames, late_us, outcome)
-    results: list[Tuples] = []
-    for index, stream in enumerate(spec.names):
+        arrived = moves.hold(arrived, spec.names, spec.partitions)
+    keys = Keys(given.batch, spec.names)
+    for stream in spec.names:
         for number, piece in enumerate(arrived.get(stream, ())):
-            key: DurableKey = (given.batch, index * FRAMES_PER_STREAM_MAX + number)
+            key = keys.arrived(stream, number)
             with outcome.phase("decode"):
                 frame = frames.encode(piece)
                 new = engine.load_rows(stream, piece, frame, key)
@@ -158,14 +191,19 @@ def _join(
         if results:
             whole = engine.results(results, result_schema)
             outcome.pieces = list(frames.slices(whole))
+    true_horizon = given.watermark_us - spec.window_us
     with outcome.phase("join"):
-        expired = engine.purge(given.watermark_us)
+        expired = engine.purge(moves.purge_horizon(true_horizon))
         outcome.state_rows, outcome.group_state_rows = engine.live_rows()
         outcome.combined_rows = engine.combined_rows()
         outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
+    with outcome.phase("pack"):
+        moves.end(engine, true_horizon)
     with outcome.phase("state"):
         for key in expired:
             durable.remove_rows(key)
+    outcome.moves = moves.reports(outcome.arrived, load)
+    outcome.chosen = moves.chosen(load, outcome.group_state_rows)
 
 
 def _decode(
@@ -179,6 +217,8 @@ def _decode(
         late = batch.num_rows - int(np.count_nonzero(on_time))
         outcome.rows[stream] = outcome.rows.get(stream, 0) + batch.num_rows
         outcome.late[stream] = outcome.late.get(stream, 0) + late
+        assert outcome.arrived is not None
+        outcome.arrived += np.bincount(batch.column(GROUP).to_numpy(zero_copy_only=False), minlength=spec.partitions)
         if late:
             batch = batch.filter(pa.array(on_time))
         if batch.num_rows:

@@ -23,6 +23,10 @@ GROWTH: Final = 1.5
 FULL_SHARE: Final = 2 / 3
 """A buffer that is more than this full of live tuples grows instead of only dropping the expired ones."""
 
+NEVER: Final = -(2**62)
+"""A time before all others, whose distance to any of them still fits into 64 bits."""
+
+Flags = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int16s = npt.NDArray[np.int16]
@@ -166,6 +170,14 @@ class StateBuffer:
     def live(self, horizon: int) -> Tuples:
         """Copies of the live tuples in arrival order."""
         return self._tuples(kernels.live_positions(self.lo, self.tail, self.head, horizon))
+
+    def live_of(self, wanted: Flags, horizon: int) -> Tuples:
+        """Copies of the live tuples of some groups in arrival order."""
+        return self._tuples(kernels.live_positions_of(self.lo, self.group, self.tail, self.head, horizon, wanted))
+
+    def expire(self, gone: Flags) -> None:
+        """Forget the tuples of some groups; their space is freed with that of the expired ones."""
+        kernels.expire(self.lo, self.group, self.tail, self.head, gone, NEVER)
 
     def count_live(self, horizon: int, counts: Int64s) -> int:
         return int(kernels.count_live(self.lo, self.group, self.tail, self.head, horizon, counts))

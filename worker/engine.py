@@ -8,7 +8,7 @@ own leaf last, so each combination is found exactly once: when its last componen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from plans.tree import Join, inner_states, parse_plan, path, states
 from trimtab import conditions
 from trimtab.keys import GROUP, codes, timestamps_us
-from worker.buffers import Int64s, StateBuffer, Tuples
+from worker.buffers import NEVER, Flags, Int64s, Refs, StateBuffer, Tuples
 from worker.payload import DurableKey, PayloadStore
 from worker.spec import ConditionSpec, JoinSpec, Saved, result_names
 
@@ -32,10 +32,30 @@ class GroupLoad:
     rows: Int64s
     probes: Int64s
     results: Int64s
+    suppressed: Int64s
+    """All-new combinations that the root left out, because the receiver of a duplicated group has them."""
 
     @classmethod
     def zero(cls, partitions: int) -> GroupLoad:
-        return cls(*(np.zeros(partitions, np.int64) for _ in range(3)))
+        return cls(*(np.zeros(partitions, np.int64) for _ in range(4)))
+
+
+@dataclass
+class Track:
+    """Groups whose rows another worker gets too (PTLB step 3): from some row number of each stream on, rows are new."""
+
+    groups: Flags
+    first_new: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The states of some groups: leaf rows as batches, and the states above them as positions in those batches."""
+
+    leaves: dict[str, pa.RecordBatch]
+    combined: dict[tuple[str, ...], Refs]
+    rows: dict[str, Tuples]
+    """The leaf rows as tuples, for counting and digests."""
 
 
 @dataclass
@@ -53,8 +73,10 @@ class Engine:
     directory: Path
     payload: dict[str, PayloadStore] = field(default_factory=dict)
     buffers: dict[tuple[str, ...], StateBuffer] = field(default_factory=dict)
-    horizon: int = -(2**62)
+    horizon: int = NEVER
     """Tuples that begin before this have expired: watermark - window."""
+    tracks: dict[str, Track] = field(default_factory=dict)
+    """By move."""
 
     def __post_init__(self) -> None:
         self._conditions = [_Condition(c, conditions.from_json(c.tree)) for c in self.spec.conditions]
@@ -72,6 +94,8 @@ class Engine:
         engine.payload = {entry["stream"]: PayloadStore.attach(directory, entry) for entry in saved["payload"]}
         buffers = [StateBuffer.attach(directory, entry) for entry in saved["buffers"]]
         engine.buffers = {buffer.streams: buffer for buffer in buffers}
+        for move, (groups, first_new) in saved["tracks"].items():
+            engine.tracks[move] = Track(engine.flags(groups), first_new)
         return engine
 
     def saved(self) -> Saved:
@@ -80,6 +104,9 @@ class Engine:
             "horizon": self.horizon,
             "payload": [store.saved() for store in self.payload.values()],
             "buffers": [buffer.saved() for buffer in self.buffers.values()],
+            "tracks": {
+                move: [np.flatnonzero(track.groups).tolist(), track.first_new] for move, track in self.tracks.items()
+            },
         }
 
     def close(self) -> None:
@@ -89,11 +116,17 @@ class Engine:
 
     def load_rows(self, stream: str, batch: pa.RecordBatch, frame: pa.Buffer, durable: DurableKey) -> Tuples:
         """Take a batch's rows of one stream into the payload; returns them as tuples, not yet in any state."""
+        tuples = self.tuples_of(stream, batch)
+        tuples.refs[0] = self.payload[stream].append(frame, int(tuples.hi.max()), durable)
+        return tuples
+
+    def tuples_of(self, stream: str, batch: pa.RecordBatch) -> Tuples:
+        """Rows as tuples that refer to nothing yet."""
         spec = self.spec.stream(stream)
         times = timestamps_us(batch.column(spec.time))
-        numbers = self.payload[stream].append(frame, int(times.max()), durable)
         group = batch.column(GROUP).to_numpy(zero_copy_only=False)
-        return Tuples((stream,), codes(batch, spec.key), times, times, group, numbers[np.newaxis])
+        refs = np.zeros((1, times.size), np.uint32)
+        return Tuples((stream,), codes(batch, spec.key), times, times, group, refs)
 
     def insert(self, new: Tuples, load: GroupLoad) -> Tuples:
         """Join new rows of one stream with all that came before them; returns the results as tuples."""
@@ -105,6 +138,7 @@ class Engine:
             if step.keep is not None:
                 self._keep(step.keep, moving)
         self.buffers[own].append(new, self.horizon)
+        moving = self._without_all_new(moving, load.suppressed)
         load.results += np.bincount(moving.group, minlength=self.spec.partitions)
         return moving
 
@@ -113,19 +147,75 @@ class Engine:
         self.horizon = horizon
         for tuples in rows:
             self.buffers[tuples.streams].append(tuples.take(np.flatnonzero(tuples.lo >= horizon)), horizon)
-        ignored = np.zeros(self.spec.partitions, np.int64)
         for node in inner_states(self.plan):
-            moving = self.buffers[node.inputs[0].streams].live(horizon)
-            for other in node.inputs[1:]:
-                moving = self._joined(moving, self.buffers[other.streams], ignored)
-            self._keep(node.streams, moving)
+            self._recompute(node, self.buffers[node.inputs[0].streams].live(horizon))
 
-    def purge(self, watermark_us: int) -> list[DurableKey]:
-        """Let expired tuples go (a tuple is live while watermark - lo <= window)."""
-        self.horizon = max(self.horizon, watermark_us - self.spec.window_us)
+    def purge(self, horizon: int) -> list[DurableKey]:
+        """Let expired tuples go: those that begin before `horizon` (a tuple is live while watermark - lo <= window)."""
+        self.horizon = max(self.horizon, horizon)
         for buffer in self.buffers.values():
             buffer.purge(self.horizon)
         return [key for store in self.payload.values() for key in store.drop_expired(self.horizon)]
+
+    def flags(self, groups: Iterable[int]) -> Flags:
+        flags = np.zeros(self.spec.partitions, np.bool_)
+        flags[list(groups)] = True
+        return flags
+
+    def expire(self, groups: Iterable[int]) -> None:
+        """Drop some groups from every state."""
+        gone = self.flags(groups)
+        for buffer in self.buffers.values():
+            buffer.expire(gone)
+
+    def newest_us(self, groups: Iterable[int], horizon: int) -> int | None:
+        """The largest timestamp of the live rows of some groups."""
+        wanted = self.flags(groups)
+        times = [b.live_of(wanted, horizon).lo for b in self.buffers.values() if b.is_leaf]
+        return max((int(each.max()) for each in times if each.size), default=None)
+
+    def track(self, move: str, groups: Iterable[int]) -> None:
+        """Rows of these groups that come from now on are new."""
+        self.tracks[move] = Track(self.flags(groups), {name: store.next_row for name, store in self.payload.items()})
+
+    def export(self, groups: Iterable[int], horizon: int) -> Exported:
+        """Every live state of some groups (PTLB/MSLB section 4.2, step 6)."""
+        wanted = self.flags(groups)
+        rows: dict[str, Tuples] = {}
+        leaves: dict[str, pa.RecordBatch] = {}
+        combined: dict[tuple[str, ...], Refs] = {}
+        # Leaves first, as `buffers` has them, so that what lies above can point to them.
+        for streams, buffer in self.buffers.items():
+            found = buffer.live_of(wanted, horizon)
+            if len(found) == 0:
+                continue
+            if buffer.is_leaf:
+                rows[streams[0]] = found
+                leaves[streams[0]] = self.payload[streams[0]].batch_of(found.refs[0])
+            else:
+                places = [self.payload[s].places(found.ref(s), rows[s].refs[0]) for s in streams]
+                combined[streams] = np.stack(places)
+        return Exported(leaves, combined, rows)
+
+    def take_in(self, leaves: Sequence[Tuples], combined: Mapping[tuple[str, ...], Refs]) -> None:
+        """Add states of groups that this worker has none of (step 7): insert matching states, recompute the others.
+
+        `leaves` have been loaded already; `combined` points to their rows by position. States are matched by their set
+        of streams, and what no state here matches is discarded.
+        """
+        rows: dict[str, Tuples] = {}
+        for tuples in leaves:
+            self.buffers[tuples.streams].append(tuples, self.horizon)
+            stream = tuples.streams[0]
+            rows[stream] = concatenated([rows[stream], tuples]) if stream in rows else tuples
+        matching = {frozenset(streams): (streams, places) for streams, places in combined.items()}
+        taken: dict[tuple[str, ...], Tuples] = {(stream,): tuples for stream, tuples in rows.items()}
+        for node in inner_states(self.plan):
+            found = matching.get(frozenset(node.streams))
+            if found is not None and all(stream in rows for stream in node.streams):
+                taken[node.streams] = self._keep(node.streams, _combined(*found, rows))
+            elif node.inputs[0].streams in taken:
+                taken[node.streams] = self._recompute(node, taken[node.inputs[0].streams])
 
     def live_rows(self) -> tuple[int, Int64s]:
         """Live leaf rows, in all and per partition group."""
@@ -153,10 +243,37 @@ class Engine:
             arrays += self.payload[stream.name].gather(refs[stream.name], stream.columns)
         return pa.RecordBatch.from_arrays(arrays, names=result_names(self.spec)).cast(schema)
 
-    def _keep(self, streams: tuple[str, ...], tuples: Tuples) -> None:
+    def _recompute(self, node: Join, first: Tuples) -> Tuples:
+        """Join tuples of a node's first input with the states of its others, and keep the outcome."""
+        ignored = np.zeros(self.spec.partitions, np.int64)
+        for other in node.inputs[1:]:
+            first = self._joined(first, self.buffers[other.streams], ignored)
+        return self._keep(node.streams, first)
+
+    def _keep(self, streams: tuple[str, ...], tuples: Tuples) -> Tuples:
         order = [tuples.streams.index(stream) for stream in streams]
         tuples = Tuples(streams, tuples.code, tuples.lo, tuples.hi, tuples.group, tuples.refs[order])
         self.buffers[streams].append(tuples, self.horizon)
+        return tuples
+
+    def _without_all_new(self, results: Tuples, suppressed: Int64s) -> Tuples:
+        """Leave out what the receiver of a duplicated group finds too: combinations of new rows only.
+
+        PTLB/MSLB section 3.2, step 3: only the root looks at old and new, and a combined tuple is new only when all its
+        parts are.
+        """
+        for track in self.tracks.values():
+            if len(results) == 0:
+                break
+            all_new = track.groups[results.group]
+            for stream in results.streams:
+                # Numbers are kept modulo 2**32; the distance tells which side of the first new one a row is on.
+                distance = results.ref(stream) - np.uint32(track.first_new[stream] & 0xFFFFFFFF)
+                all_new &= distance < np.uint32(2**31)
+            if all_new.any():
+                suppressed += np.bincount(results.group[all_new], minlength=self.spec.partitions)
+                results = results.take(np.flatnonzero(~all_new))
+        return results
 
     def _joined(self, new: Tuples, buffer: StateBuffer, work: Int64s) -> Tuples:
         left, right = buffer.probe(new, self.spec.window_us, work)
@@ -186,6 +303,31 @@ class Engine:
             arrays = self.payload[stream].gather(joined.ref(stream), names)
             columns |= {(stream, name): array for name, array in zip(names, arrays, strict=True)}
         return joined.take(_true_positions(conditions.mask(condition.tree, columns)))
+
+
+def concatenated(parts: Sequence[Tuples]) -> Tuples:
+    """Runs of tuples of one state as one."""
+    return Tuples(
+        parts[0].streams,
+        np.concatenate([part.code for part in parts]),
+        np.concatenate([part.lo for part in parts]),
+        np.concatenate([part.hi for part in parts]),
+        np.concatenate([part.group for part in parts]),
+        np.concatenate([part.refs for part in parts], axis=1),
+    )
+
+
+def _combined(streams: tuple[str, ...], places: Refs, rows: Mapping[str, Tuples]) -> Tuples:
+    """Combined tuples from the positions of their parts."""
+    parts = [rows[stream].take(places[index]) for index, stream in enumerate(streams)]
+    return Tuples(
+        streams,
+        parts[0].code,
+        np.minimum.reduce([part.lo for part in parts]),
+        np.maximum.reduce([part.hi for part in parts]),
+        parts[0].group,
+        np.stack([part.refs[0] for part in parts]),
+    )
 
 
 def _true_positions(mask: pa.Array) -> Int64s:

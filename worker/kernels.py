@@ -133,6 +133,30 @@ def live_positions(lo: Any, tail: int, head: int, horizon: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def live_positions_of(lo: Any, group: Any, tail: int, head: int, horizon: int, wanted: Any) -> Any:
+    """Positions, in arrival order, of the live tuples whose group is wanted (`wanted` is a flag per group)."""
+    count = 0
+    for position in range(tail, head):
+        if wanted[group[position]] and lo[position] >= horizon:
+            count += 1
+    out = np.empty(count, np.int32)
+    count = 0
+    for position in range(tail, head):
+        if wanted[group[position]] and lo[position] >= horizon:
+            out[count] = position
+            count += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def expire(lo: Any, group: Any, tail: int, head: int, gone: Any, never: int) -> None:
+    """Let the tuples of some groups expire at once: they begin so long ago that no span fits any window."""
+    for position in range(tail, head):
+        if gone[group[position]]:
+            lo[position] = never
+
+
+@njit(cache=True, nogil=True)
 def order_by_chunk(row: Any, starts: Any) -> Any:
     """Sort references by the chunk that they point into (counting sort over ascending `starts`).
 

@@ -105,6 +105,20 @@ class PayloadStore:
             return list(parts[0].columns)
         return list(pa.concat_batches(parts).take(pa.array(rank)).columns)
 
+    def batch_of(self, rows: Refs) -> pa.RecordBatch:
+        """All columns of the rows, in the order asked."""
+        names = self.chunks[0].batch.schema.names
+        return pa.RecordBatch.from_arrays(self.gather(rows, names), names=names)
+
+    def places(self, rows: Refs, among: Refs) -> Refs:
+        """Where each row stands in `among`, which has them all in the order of their numbers."""
+        base = np.uint32(self.chunks[0].start & 0xFFFFFFFF)
+        return np.searchsorted(among - base, rows - base).astype(np.uint32)
+
+    def oldest_batch(self) -> int | None:
+        """The oldest batch that rows of the durable state are filed under."""
+        return min((batch for chunk in self.chunks for batch, _ in chunk.durable), default=None)
+
     def _merge_small(self) -> None:
         while len(self.chunks) > 1:
             left, right = self.chunks[-2:]

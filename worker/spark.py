@@ -5,6 +5,7 @@ Thin on purpose: it turns PySpark's handles into `DurableState`, runs the batch,
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -36,6 +37,7 @@ from worker.durable import Record, parse_record
 from worker.payload import DurableKey
 from worker.resident import Residence, local_directory
 from worker.spec import JoinSpec
+from worker.transfers import TransferStore
 
 log = logging.getLogger("trimtab.worker")
 
@@ -44,10 +46,12 @@ INPUT = StructType(
         StructField("worker_key", LongType(), False),
         StructField("stream", IntegerType(), False),
         StructField("bad_rows", LongType(), False),
+        StructField("seen_rows", StringType(), True),
         StructField("frame", BinaryType(), True),
     ]
 )
-"""What the split sends: a frame, or a tick (frame is null). `stream` is an index into the query's streams."""
+"""What the split sends: a frame, or a tick (frame is null). `stream` is an index into the query's streams, `seen_rows`
+JSON: how many rows of each group in an open move a split task has seen."""
 FRAMES_OUTPUT = StructType([StructField("frame", BinaryType(), False)])
 
 # Nullable throughout: Spark demands it of state in Avro.
@@ -62,11 +66,14 @@ class WorkerTask:
 
     query: str
     spec: JoinSpec
-    plan: str
+    plans: tuple[str, ...]
+    """What each worker starts with."""
     checkpoint: str
     redis_url: str | None
     worker_keys: tuple[int, ...]
     """worker_keys[i] is the grouping key that Spark hashes to shuffle partition i: worker i."""
+    transfer_key: bytes
+    """Signs packages on their way from worker to worker."""
     result_schema: bytes
     version: str
     frames_out: bool
@@ -96,22 +103,26 @@ class JoinWorker(StatefulProcessor):
         worker = task.worker_keys.index(int(key[0]))
         batch, query_id = batch_identity(context)
         epoch = offset_log.bound_epoch(task.checkpoint, query_id, batch)
-        bad_rows: dict[str, int] = {}
+        told = _Told({}, {})
         given = BatchInput(
             batch=batch,
-            epoch=epoch.number,
+            worker=worker,
+            epoch=epoch,
+            epoch_before=offset_log.epoch_before(task.checkpoint, query_id, batch, epoch),
             watermark_us=timerValues.getCurrentWatermarkInMs() * 1000,
             watermark_before_us=lambda: offset_log.Checkpoint(task.checkpoint).watermark_us(batch - 1),
-            frames=self._frames(rows, bad_rows),
-            plan=task.plan,
+            frames=self._frames(rows, told),
+            plan=task.plans[worker],
             rebuild=task.rebuild,
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
-        outcome = run_batch(task.spec, given, self._durable, Residence(local_directory(), query_id, worker), schema)
+        residence = Residence(local_directory(), query_id, worker)
+        transfers = TransferStore(task.checkpoint, task.transfer_key)
+        outcome = run_batch(task.spec, given, self._durable, residence, transfers, schema)
         for piece in outcome.pieces:
             yield self._output(piece)
         cpu_ns = time.process_time_ns() - cpu_start
-        self._report(context, worker, given, outcome, bad_rows, cpu_ns)
+        self._report(context, given, outcome, told, cpu_ns)
 
     def close(self) -> None:
         pass
@@ -122,22 +133,24 @@ class JoinWorker(StatefulProcessor):
         # Columns that stay in Arrow: pandas only carries them to PySpark, which takes them as they are.
         return piece.to_pandas(types_mapper=pd.ArrowDtype)
 
-    def _frames(self, rows: Iterator[pd.DataFrame], bad_rows: dict[str, int]) -> Iterator[tuple[str, bytes]]:
+    def _frames(self, rows: Iterator[pd.DataFrame], told: _Told) -> Iterator[tuple[str, bytes]]:
         names = self.task.spec.names
         for table in rows:
-            for stream, bad, frame in zip(table["stream"], table["bad_rows"], table["frame"], strict=True):
+            columns = (table[name] for name in ("stream", "bad_rows", "seen_rows", "frame"))
+            for stream, bad, seen, frame in zip(*columns, strict=True):
                 if bad:
-                    bad_rows[names[stream]] = bad_rows.get(names[stream], 0) + int(bad)
+                    told.bad_rows[names[stream]] = told.bad_rows.get(names[stream], 0) + int(bad)
+                for group, count in json.loads(seen or "{}").items():
+                    told.seen_rows[group] = told.seen_rows.get(group, 0) + int(count)
                 if frame is not None:
                     yield names[stream], frame
 
     def _report(
         self,
         context: TaskContext,
-        worker: int,
         given: BatchInput,
         outcome: BatchOutcome,
-        bad_rows: dict[str, int],
+        told: _Told,
         cpu_ns: int,
     ) -> None:
         """Tell Redis, if it is there. A report that cannot be sent is lost; the batch is not."""
@@ -150,15 +163,15 @@ class JoinWorker(StatefulProcessor):
         report = WorkerReport(
             query=self.task.query,
             batch=given.batch,
-            epoch=given.epoch,
-            worker=worker,
+            epoch=given.epoch.number,
+            worker=given.worker,
             attempt=context.taskAttemptId(),
             executor=os.environ.get("SPARK_EXECUTOR_ID") or _executor_name(),
             process=os.getpid(),
             at_ms=int(time.time() * 1000),
             rows=outcome.rows,
             late_rows=outcome.late,
-            bad_rows=bad_rows,
+            bad_rows=told.bad_rows,
             results=outcome.results,
             state_rows=outcome.state_rows,
             combined_rows=outcome.combined_rows,
@@ -174,8 +187,19 @@ class JoinWorker(StatefulProcessor):
             group_state_rows=outcome.group_state_rows.tolist(),
             group_bytes=_apportioned(total_bytes, outcome.group_state_rows),
             group_cpu_ns=_apportioned(cpu_ns, share),
+            moves=outcome.moves,
+            chosen=outcome.chosen,
+            seen_rows=told.seen_rows,
         )
         reporter(self.task.redis_url).send(report)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What split tasks say beside their rows: dropped ones by stream, and those of groups in open moves by group."""
+
+    bad_rows: dict[str, int]
+    seen_rows: dict[str, int]
 
 
 class _SparkState:
@@ -198,13 +222,16 @@ class _SparkState:
     def remove_rows(self, key: DurableKey) -> None:
         self._rows.removeKey(key)
 
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        value = self._rows.getValue(key)
+        if value is None:
+            raise CorruptState(f"the state store lists rows {key[0]}/{key[1]} but has none")
+        return value[0], bytes(value[1])
+
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        for batch, number in sorted((int(key[0]), int(key[1])) for key in self._rows.keys()):  # noqa: SIM118
-            value = self._rows.getValue((batch, number))
-            if value is None:
-                raise CorruptState(f"the state store lists rows {batch}/{number} but has none")
-            yield (batch, number), value[0], bytes(value[1])
+        for key in sorted((int(key[0]), int(key[1])) for key in self._rows.keys()):  # noqa: SIM118
+            yield key, *self.get_rows(key)
 
 
 class Reporter:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab import frames
+from trimtab.epochs import first_epoch
 from trimtab.keys import CODE, GROUP, KeySpec
 from worker import reference
 from worker.batch import BatchInput, BatchOutcome, run_batch
@@ -22,8 +23,10 @@ from worker.durable import Record
 from worker.payload import DurableKey
 from worker.resident import Residence
 from worker.spec import JoinSpec, StreamSpec
+from worker.transfers import TransferStore
 
 PARTITIONS = 4
+EPOCH = first_epoch("query", "life", [0] * PARTITIONS)
 TIME = pa.timestamp("us", tz="UTC")
 
 
@@ -46,6 +49,9 @@ class HeapState:
 
     def remove_rows(self, key: DurableKey) -> None:
         del self.rows_kept[key]
+
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        return self.rows_kept[key]
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         for key in sorted(self.rows_kept):
@@ -104,6 +110,7 @@ class Run:
         self.hashed = options.get("hashed", False)
         self.spec = spec_of(names, window, **options)
         self.residence = Residence(directory, "query", 0)
+        self.transfers = TransferStore(str(directory / "checkpoint"), b"key")
         self.durable = HeapState()
         self.batch = 0
         self.watermark = 0
@@ -114,9 +121,17 @@ class Run:
         late = self.watermark if self.batch else watermark
         given_frames = [(name, frame_of(each, hashed=self.hashed)) for name, each in rows.items() if each]
         batch = BatchInput(
-            batch=self.batch, epoch=1, watermark_us=watermark, frames=given_frames, plan=self.plan, rebuild=rebuild
+            batch=self.batch,
+            worker=0,
+            epoch=EPOCH,
+            epoch_before=EPOCH.number if self.batch else 0,
+            watermark_us=watermark,
+            frames=given_frames,
+            plan=self.plan,
+            rebuild=rebuild,
         )
-        outcome = run_batch(self.spec, batch, self.durable, self.residence, result_schema(self.names, self.hashed))
+        schema = result_schema(self.names, self.hashed)
+        outcome = run_batch(self.spec, batch, self.durable, self.residence, self.transfers, schema)
         for name, each in rows.items():
             self.on_time[name] += [row for row in each if row[1] > late]
         self.got += ids(outcome, self.names)

@@ -96,12 +96,16 @@ def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path)
 @given(
     partition=st.lists(st.integers(0, 9), max_size=200),
     owners=st.lists(st.integers(0, 3), min_size=10, max_size=10),
+    also=st.lists(st.integers(-1, 3), min_size=10, max_size=10),
 )
 @settings(deadline=None)
-def test_route_brings_each_workers_rows_together_in_order(partition: list[int], owners: list[int]) -> None:
-    order, ends = route(np.array(partition, np.int16), np.array(owners, np.int32), 4)
+def test_route_brings_each_workers_rows_together_in_order(
+    partition: list[int], owners: list[int], also: list[int]
+) -> None:
+    also = [second if second != owner else -1 for owner, second in zip(owners, also, strict=True)]
+    order, ends = route(np.array(partition, np.int16), np.array(owners, np.int32), np.array(also, np.int32), 4)
     routed = [order[ends[worker] : ends[worker + 1]].tolist() for worker in range(4)]
-    assert routed == route_naively(partition, owners, 4)
+    assert routed == route_naively(partition, owners, also, 4)
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), data=st.data())

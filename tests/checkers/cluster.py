@@ -1,0 +1,180 @@
+"""Several workers in one process, through `run_batch` as Spark would call it: routing, packages, replays and all.
+
+What is not here is Spark: a batch's workers run one after the other, durable state is a dictionary, and a repeated
+attempt starts from a copy of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trimtab import frames
+from trimtab.epochs import first_epoch
+from trimtab.keys import GROUP, KeySpec
+from trimtab.moves import Move, MoveReport, moves_of, routing
+from worker import reference
+from worker.batch import BatchInput, BatchOutcome, run_batch
+from worker.durable import Record, parse_record
+from worker.payload import DurableKey
+from worker.resident import Residence
+from worker.spec import JoinSpec, StreamSpec
+from worker.transfers import TransferStore
+
+TIME = pa.timestamp("us", tz="UTC")
+Row = tuple[int, int, int]
+"""Key, time, id."""
+
+
+@dataclass
+class HeapState:
+    """A state store on the heap: what Spark's does."""
+
+    rows_kept: dict[DurableKey, tuple[str, bytes]] = field(default_factory=dict)
+    text: str | None = None
+
+    def record(self) -> Record | None:
+        return None if self.text is None else parse_record(self.text)
+
+    def put_record(self, record: Record) -> None:
+        self.text = record.to_text()
+
+    def put_rows(self, key: DurableKey, stream: str, frame: bytes) -> None:
+        assert key not in self.rows_kept, f"{key} is filed twice"
+        self.rows_kept[key] = (stream, frame)
+
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        return self.rows_kept[key]
+
+    def remove_rows(self, key: DurableKey) -> None:
+        del self.rows_kept[key]
+
+    def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
+        for key in sorted(self.rows_kept):
+            yield key, *self.rows_kept[key]
+
+
+class Cluster:
+    """Workers with plans of their own, and the epochs that they are bound to."""
+
+    def __init__(self, directory: Path, names: str, window: int, partitions: int, plans: Sequence[str]) -> None:
+        self.names, self.partitions, self.plans = names, partitions, plans
+        key = KeySpec(("key",), "exact")
+        streams = tuple(StreamSpec(name, "at", key, ("key", "at", "id")) for name in names)
+        self.spec = JoinSpec(streams, window, partitions)
+        self.directory = directory
+        self.checkpoint = directory / "checkpoint"
+        self.transfers = TransferStore(str(self.checkpoint), b"key")
+        self.durable = [HeapState() for _ in plans]
+        self.epoch = first_epoch("query", "life", [group % len(plans) for group in range(partitions)])
+        self.epoch_before = 0
+        self.batch = 0
+        self.watermark = 0
+        self.on_time: dict[str, list[Row]] = {name: [] for name in names}
+        self.got: list[tuple[int, ...]] = []
+        self.last: list[BatchOutcome] = []
+
+    def publish(self, moves: Sequence[Move], owners: Mapping[int, int] | None = None) -> None:
+        """The next epoch, to be bound with the next batch."""
+        table = list(self.epoch.owners)
+        for group, owner in (owners or {}).items():
+            table[group] = owner
+        self.epoch = self.epoch.successor(table, migrations=tuple(move.to_json() for move in moves))
+
+    def move(self, name: str, kind: Any, groups: Sequence[int], sender: int, receiver: int, **more: str) -> Move:
+        """A move that the next epoch opens."""
+        number = self.epoch.number + 1
+        return Move(id=name, kind=kind, groups=tuple(groups), sender=sender, receiver=receiver, epoch=number, **more)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return moves_of(self.epoch)
+
+    def step(
+        self,
+        rows: Mapping[str, Sequence[Row]],
+        watermark: int,
+        *,
+        rebuild: Sequence[int] = (),
+        repeated: Sequence[int] = (),
+        order: Sequence[int] | None = None,
+    ) -> list[BatchOutcome]:
+        """One batch. Workers in `repeated` run once in vain before: an attempt that Spark lost."""
+        late = self.watermark if self.batch else watermark
+        routes = routing(self.epoch, self.moves, self.epoch_before)
+        outcomes: dict[int, BatchOutcome] = {}
+        for worker in order or range(len(self.plans)):
+            if worker in repeated:
+                self._run(worker, copy.deepcopy(self.durable[worker]), rows, routes, watermark, rebuild)
+            outcome = self._run(worker, self.durable[worker], rows, routes, watermark, rebuild)
+            for piece in outcome.pieces:
+                columns = [piece.column(f"{name}_id").to_pylist() for name in self.names]
+                self.got += zip(*columns, strict=True)
+            outcomes[worker] = outcome
+        self.last = [outcomes[worker] for worker in range(len(self.plans))]
+        for name, each in rows.items():
+            self.on_time[name] += [row for row in each if row[1] > late]
+        self.batch += 1
+        self.watermark = watermark
+        self.epoch_before = self.epoch.number
+        return self.last
+
+    def told(self, move: str, worker: int) -> MoveReport:
+        return next(report for report in self.last[worker].moves if report.move == move)
+
+    def check(self) -> None:
+        expected = Counter(reference.join(self.on_time, self.spec.window_us))
+        got = Counter(self.got)
+        assert got == expected, (
+            f"missing {list((expected - got).items())[:5]}, extra {list((got - expected).items())[:5]}"
+        )
+
+    def _run(
+        self,
+        worker: int,
+        durable: HeapState,
+        rows: Mapping[str, Sequence[Row]],
+        routes: Any,
+        watermark: int,
+        rebuild: Sequence[int],
+    ) -> BatchOutcome:
+        frames_in: list[tuple[str, bytes]] = []
+        for name, each in rows.items():
+            mine = [row for row in each if worker in (routes.owner[self.group(row)], routes.also[self.group(row)])]
+            if mine:
+                frames_in.append((name, self._frame(mine)))
+        given = BatchInput(
+            batch=self.batch,
+            worker=worker,
+            epoch=self.epoch,
+            epoch_before=self.epoch_before,
+            watermark_us=watermark,
+            frames=frames_in,
+            plan=self.plans[worker],
+            rebuild=worker in rebuild,
+        )
+        residence = Residence(self.directory, "query", worker)
+        return run_batch(self.spec, given, durable, residence, self.transfers, self._schema())
+
+    def group(self, row: Row) -> int:
+        return row[0] % self.partitions
+
+    def _frame(self, rows: Sequence[Row]) -> bytes:
+        columns = {
+            "key": pa.array([row[0] for row in rows], pa.int64()),
+            "at": pa.array([row[1] for row in rows], TIME),
+            "id": pa.array([row[2] for row in rows], pa.int64()),
+            GROUP: pa.array(np.array([self.group(row) for row in rows], np.int16)),
+        }
+        return bytes(frames.encode(pa.RecordBatch.from_pydict(columns)).to_pybytes())
+
+    def _schema(self) -> pa.Schema:
+        columns = (("key", pa.int64()), ("at", TIME), ("id", pa.int64()))
+        return pa.schema([(f"{name}_{column}", kind) for name in self.names for column, kind in columns])

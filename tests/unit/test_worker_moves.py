@@ -1,0 +1,291 @@
+"""Moves of groups between workers give the results of the naive join, whatever is repeated, rebuilt, lost or undone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.checkers.cluster import Cluster, Row
+from trimtab.moves import Move
+from worker.durable import Record
+
+PLANS = ("((A B) C)", "((B C) A)", "(A B C)")
+WINDOW = 20
+STEP = 6
+
+
+class Feed:
+    """Rows out of order, some of them late; the watermark follows."""
+
+    def __init__(self, seed: int, names: str = "ABC", keys: int = 8) -> None:
+        self.random = random.Random(seed)
+        self.names, self.keys = names, keys
+        self.now = 100
+        self.number = 0
+
+    def rows(self, per_stream: int = 6) -> dict[str, list[Row]]:
+        self.now += STEP
+        return {name: [self._row() for _ in range(self.random.randint(0, per_stream))] for name in self.names}
+
+    def _row(self) -> Row:
+        self.number += 1
+        return self.random.randrange(self.keys), self.now - self.random.randint(0, 14), self.number
+
+    @property
+    def watermark(self) -> int:
+        return self.now - 10
+
+
+def make(tmp_path: Path, seed: int = 1, plans: tuple[str, ...] = PLANS) -> tuple[Cluster, Feed]:
+    cluster = Cluster(tmp_path, "ABC", WINDOW, 4, plans)
+    feed = Feed(seed)
+    for _ in range(5):
+        cluster.step(feed.rows(), feed.watermark)
+    return cluster, feed
+
+
+def go(cluster: Cluster, feed: Feed, batches: int = 1) -> None:
+    for _ in range(batches):
+        cluster.step(feed.rows(), feed.watermark)
+
+
+def record(cluster: Cluster, worker: int) -> Record:
+    found = cluster.durable[worker].record()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("plans", [PLANS, PLANS[::-1], ("((A B) C)",) * 3, ("(A B C)",) * 3])
+def test_a_transfer_takes_two_batches_and_no_row_waits(tmp_path: Path, plans: tuple[str, ...]) -> None:
+    cluster, feed = make(tmp_path, plans=plans)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed)
+    sent = cluster.told("m.0", 0)
+    assert sent.state == "exported" and sent.rows > 0 and sent.digest
+    assert cluster.told("m.0", 1).state == "active"
+    go(cluster, feed)
+    received = cluster.told("m.0", 1)
+    assert (received.state, received.held_rows) == ("received", 0)
+    assert (received.rows, received.digest) == (sent.rows, sent.digest)
+    cluster.publish([], {0: 1})
+    go(cluster, feed, 6)
+    assert not cluster.transfers.has_any("m.0")
+    assert record(cluster, 0).groups == [3]
+    assert record(cluster, 1).groups == [0, 1]
+    cluster.check()
+
+
+def test_frozen_groups_are_kept_until_the_move_is_closed(tmp_path: Path) -> None:
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed)
+    frozen_at = feed.watermark - WINDOW
+    go(cluster, feed, 3)
+    assert record(cluster, 0).horizon_us <= frozen_at < feed.watermark - WINDOW
+    cluster.publish([], {0: 1})
+    go(cluster, feed)
+    assert record(cluster, 0).horizon_us == feed.watermark - WINDOW
+    go(cluster, feed, 5)
+    cluster.check()
+
+
+@pytest.mark.parametrize("damage", ["gone", "corrupt", "cut"])
+def test_rows_wait_for_a_package_that_was_damaged(tmp_path: Path, damage: str) -> None:
+    """The receiver holds rows; the sender sees that there is no good package left and packs again."""
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0, 3], 0, 1)])
+    go(cluster, feed)
+    (path,) = (cluster.checkpoint / "trimtab" / "transfers" / "m.0").iterdir()
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data if damage == "corrupt" else data[:-40])
+    cluster.step(feed.rows(), feed.watermark, order=[1, 0, 2])
+    assert cluster.told("m.0", 1).state == "holding"
+    assert "no good package" in cluster.told("m.0", 1).problem
+    assert cluster.told("m.0", 1).held_rows > 0
+    go(cluster, feed)
+    assert cluster.told("m.0", 1).state == "received"
+    assert cluster.told("m.0", 1).held_rows == 0
+    cluster.publish([], {0: 1, 3: 1})
+    go(cluster, feed, 6)
+    cluster.check()
+
+
+def test_every_byte_of_a_package_counts(tmp_path: Path) -> None:
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed)
+    folder = cluster.checkpoint / "trimtab" / "transfers" / "m.0"
+    (path,) = folder.iterdir()
+    data = path.read_bytes()
+    for place in random.Random(7).sample(range(len(data)), 60):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert cluster.transfers.packages("m.0") == []
+        aside = path.with_name(path.name + ".corrupt")
+        aside.rename(path)
+    path.write_bytes(data)
+    assert len(cluster.transfers.packages("m.0")) == 1
+
+
+def test_packages_that_differ_wait_for_the_senders_word(tmp_path: Path) -> None:
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed)
+    good = cluster.told("m.0", 0).digest
+    # A package of the same move that some other attempt packed from other rows.
+    other, stray_feed = make(tmp_path / "other", seed=2)
+    other.publish([other.move("m.0", "transfer", [0], 0, 1)])
+    go(other, stray_feed)
+    (stray,) = (other.checkpoint / "trimtab" / "transfers" / "m.0").iterdir()
+    stray.rename(cluster.checkpoint / "trimtab" / "transfers" / "m.0" / "9-stray.package")
+    go(cluster, feed)
+    assert cluster.told("m.0", 1).state == "holding"
+    assert "differ" in cluster.told("m.0", 1).problem
+    (move,) = cluster.moves
+    cluster.publish([Move(**{**vars(move), "digest": good})])
+    go(cluster, feed)
+    assert cluster.told("m.0", 1).state == "received"
+    cluster.publish([], {0: 1})
+    go(cluster, feed, 5)
+    cluster.check()
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_transfer_undone_brings_back_what_the_receiver_has(tmp_path: Path, arrived: bool) -> None:
+    """Before the package was taken in only held rows go back, after it the whole state does."""
+    cluster, feed = make(tmp_path)
+    if not arrived:
+        blocked = cluster.checkpoint / "trimtab" / "transfers"
+        blocked.parent.mkdir(parents=True)
+        blocked.touch()
+    there = cluster.move("m.0", "transfer", [0, 3], 0, 1)
+    cluster.publish([there])
+    go(cluster, feed, 3)
+    assert cluster.told("m.0", 0).state == ("exported" if arrived else "export-failed")
+    assert cluster.told("m.0", 1).state == ("received" if arrived else "holding")
+    if not arrived:
+        assert "takes no package" in cluster.told("m.0", 0).problem
+        blocked.unlink()
+    back = cluster.move("m.0.undo", "transfer", [0, 3], 1, 0, undoes="m.0")
+    cluster.publish([there, back])
+    go(cluster, feed)
+    assert cluster.told("m.0.undo", 1).state == "exported"
+    go(cluster, feed, 2)
+    assert cluster.told("m.0.undo", 0).state == "received"
+    cluster.publish([])
+    go(cluster, feed, 6)
+    assert record(cluster, 1).groups == [1]
+    assert record(cluster, 1).roles == [] == record(cluster, 0).roles
+    cluster.check()
+
+
+def test_a_duplicate_ends_after_one_window_and_suppresses_what_the_receiver_has(tmp_path: Path) -> None:
+    """W after the largest old timestamp, not 2W: a combined tuple begins no later than its oldest part (HybMig)."""
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("p.0", "duplicate", [0], 0, 2)])
+    suppressed = received = 0
+    while True:
+        go(cluster, feed)
+        report = cluster.told("p.0", 0)
+        assert report.suppressed == cluster.told("p.0", 2).results
+        suppressed += sum(report.suppressed.values())
+        received += sum(report.results.values())
+        assert report.newest_old_us is not None
+        assert (report.state == "all-old-purged") == (feed.watermark - WINDOW > report.newest_old_us)
+        if report.state == "all-old-purged":
+            break
+    assert suppressed > 0 and received > 0
+    go(cluster, feed, 2)
+    assert not cluster.told("p.0", 0).results
+    cluster.publish([], {0: 2})
+    go(cluster, feed, 5)
+    assert record(cluster, 0).groups == [3]
+    cluster.check()
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_duplicate_can_be_cancelled_at_any_time(tmp_path: Path, after: int) -> None:
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("p.0", "duplicate", [0, 3], 0, 2)])
+    go(cluster, feed, after)
+    cluster.publish([])
+    go(cluster, feed, 6)
+    assert record(cluster, 2).groups == [2]
+    cluster.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_moves(tmp_path: Path, seed: int) -> None:
+    """Both protocols, there and back, several at once, with attempts repeated, states rebuilt and packages lost."""
+    luck = random.Random(seed)
+    cluster, feed = make(tmp_path, seed, tuple(luck.choice(PLANS) for _ in range(3)))
+    opened = 0
+    for batch in range(45):
+        quiet = batch >= 24
+        if luck.random() < 0.7:
+            moves, owners = go_on(cluster, luck)
+            if not quiet:
+                opened = open_some(cluster, luck, moves, opened)
+            cluster.publish(list(moves.values()), owners)
+        cluster.step(
+            feed.rows(),
+            feed.watermark,
+            rebuild=[worker for worker in range(3) if luck.random() < 0.3],
+            repeated=[worker for worker in range(3) if luck.random() < 0.2],
+            order=luck.sample(range(3), 3),
+        )
+        for path in (cluster.checkpoint / "trimtab" / "transfers").glob("*/*.package"):
+            if not quiet and luck.random() < 0.15:
+                path.unlink()
+    assert opened > 3
+    assert cluster.moves == ()
+    assert [record(cluster, worker).roles for worker in range(3)] == [[], [], []]
+    assert list((cluster.checkpoint / "trimtab" / "transfers").iterdir()) == []
+    cluster.check()
+
+
+def go_on(cluster: Cluster, luck: random.Random) -> tuple[dict[str, Move], dict[int, int]]:
+    """Close what may be closed, undo some: the moves and new owners of the next epoch."""
+    moves = {move.id: move for move in cluster.moves}
+    owners: dict[int, int] = {}
+    for move in cluster.moves:
+        back = moves.get(move.id + ".undo")
+        if move.undoes:
+            continue
+        if back is not None:
+            if told(cluster, back, back.receiver) == "received":
+                del moves[move.id], moves[back.id]
+        elif told(cluster, move, move.receiver) == "received" or told(cluster, move, move.sender) == "all-old-purged":
+            if luck.random() < 0.6:
+                del moves[move.id]
+                owners |= dict.fromkeys(move.groups, move.receiver)
+        elif luck.random() < 0.2:
+            if move.kind == "duplicate":
+                del moves[move.id]
+            else:
+                name = move.id + ".undo"
+                moves[name] = cluster.move(name, "transfer", move.groups, move.receiver, move.sender, undoes=move.id)
+    return moves, owners
+
+
+def open_some(cluster: Cluster, luck: random.Random, moves: dict[str, Move], opened: int) -> int:
+    moving = {group for move in cluster.moves for group in move.groups}
+    free = [group for group in range(4) if group not in moving]
+    for group in luck.sample(free, min(len(free), luck.randint(0, 2))):
+        sender = cluster.epoch.owners[group]
+        receiver = luck.choice([worker for worker in range(3) if worker != sender])
+        name = f"m{opened}.0"
+        moves[name] = cluster.move(name, luck.choice(["transfer", "transfer", "duplicate"]), [group], sender, receiver)
+        opened += 1
+    return opened
+
+
+def told(cluster: Cluster, move: Move, worker: int) -> str:
+    return next((r.state for r in cluster.last[worker].moves if r.move == move.id), "unknown")

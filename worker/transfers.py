@@ -1,0 +1,79 @@
+"""The transfer store: a directory beside the checkpoint through which packages go from worker to worker.
+
+    <checkpoint>/trimtab/transfers/<move>/<batch>-<nonce>.package
+
+Every attempt writes a file of its own, under another name first: a reader sees whole packages or none, and a zombie
+overwrites nobody's. A package that is not as it was packed is put aside under `.corrupt`, and the sender, which looks for
+a good one in every batch until the move is closed, packs again from what it has frozen.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import pyarrow.fs as pafs
+
+from trimtab.errors import CorruptState
+from trimtab.offset_log import Checkpoint
+from worker.package import BYTES_MAX, Package, unpack
+
+FOLDER: Final = "trimtab/transfers"
+_READY: Final = ".package"
+_CORRUPT: Final = ".corrupt"
+
+
+class TransferStore:
+    def __init__(self, checkpoint: str, key: bytes) -> None:
+        where = Checkpoint(checkpoint)
+        self._filesystem = where.filesystem
+        self._root = f"{where.root}/{FOLDER}"
+        self.key = key
+
+    def put(self, move: str, batch: int, data: bytes) -> None:
+        """Raises OSError where there is no room or no way."""
+        folder = f"{self._root}/{move}"
+        self._filesystem.create_dir(folder, recursive=True)
+        path = f"{folder}/{batch}-{secrets.token_hex(6)}"
+        with self._filesystem.open_output_stream(path + ".part") as sink:
+            sink.write(data)
+        self._filesystem.move(path + ".part", path + _READY)
+
+    def has_any(self, move: str) -> bool:
+        return bool(self._ready(move))
+
+    def packages(self, move: str) -> list[Package]:
+        """The good packages of a move; others are put aside."""
+        found: list[Package] = []
+        for path, size in self._ready(move):
+            try:
+                if size > BYTES_MAX:
+                    raise CorruptState(f"{path} has {size} bytes")
+                with self._filesystem.open_input_stream(path) as source:
+                    data = bytes(source.read())
+                found.append(unpack(data, self.key, move))
+            except (CorruptState, ValueError, KeyError):
+                self._filesystem.move(path, path + _CORRUPT)
+        return found
+
+    def remove(self, move: str) -> None:
+        try:
+            self._filesystem.delete_dir(f"{self._root}/{move}")
+        except OSError:
+            # Gone already, or not to be reached: what is left behind is collected when the query starts.
+            pass
+
+    def collect(self, open_moves: set[str]) -> None:
+        """Remove what moves that are not open any more have left behind."""
+        selector = pafs.FileSelector(self._root, allow_not_found=True)
+        for entry in self._filesystem.get_file_info(selector):
+            if entry.type == pafs.FileType.Directory and entry.base_name not in open_moves:
+                self.remove(entry.base_name)
+
+    def _ready(self, move: str) -> list[tuple[str, int]]:
+        selector = pafs.FileSelector(f"{self._root}/{move}", allow_not_found=True)
+        try:
+            entries = self._filesystem.get_file_info(selector)
+        except OSError:
+            return []
+        return sorted((entry.path, entry.size) for entry in entries if entry.path.endswith(_READY))
