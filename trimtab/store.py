@@ -100,7 +100,12 @@ class Store:
     def beat(self, query: str, committed: int, epoch: int, digest: str) -> tuple[int | None, str | None]:
         """The driver's sign of life: what is committed. Returns the newest epoch's number, and the digest that Redis
         has for the given epoch: another one than ours means that Redis went back and was written to since."""
-        fields = {"committed": committed, "epoch": epoch, "digest": digest, "at_ms": int(time.time() * 1000)}
+        fields: dict[Any, Any] = {
+            "committed": committed,
+            "epoch": epoch,
+            "digest": digest,
+            "at_ms": int(time.time() * 1000),
+        }
         with self.client.pipeline(transaction=False) as pipe:
             pipe.get(redis_keys.current(query))
             pipe.hget(redis_keys.digests(query), str(epoch))

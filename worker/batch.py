@@ -1,7 +1,8 @@
 """One micro-batch of one worker, from frames in to results out. Knows neither Spark nor Redis.
 
-Order of things: open moves, late rows out, join, purge, packages for moves, persist, publish. Late means at or before the watermark of the batch before
-(Spark's rule); purging goes by this batch's. So no row that is not late can miss a partner that was purged.
+Order of things: open moves, late rows out, join, purge, packages for moves, persist, publish. Late means at or before
+the watermark of the batch before (Spark's rule); purging goes by this batch's. So no row that is not late can miss a
+partner that was purged.
 """
 
 from __future__ import annotations

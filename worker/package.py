@@ -60,7 +60,12 @@ def pack(package: Package, key: bytes) -> bytes:
         "lengths": [body.size for body in bodies],
     }
     text = json.dumps(header).encode()
-    parts = [MAGIC, len(text).to_bytes(8, "little"), text, *(memoryview(body) for body in bodies)]
+    parts: list[bytes | memoryview] = [
+        MAGIC,
+        len(text).to_bytes(8, "little"),
+        text,
+        *(memoryview(body) for body in bodies),
+    ]
     return b"".join([*parts, _tag(parts, key)])
 
 

@@ -1,7 +1,7 @@
 """A worker's side of PTLB and MSLB in one batch: Algorithms 2 and 4 of the paper, driven by the epoch's open moves.
 
-Nothing here is told to happen once: in every batch the worker looks at what is open and at its own record, and does what
-is missing. So a batch that Spark repeats does the same again, and there is no message to lose.
+Nothing here is told to happen once: in every batch the worker looks at what is open and at its own record, and does
+what is missing. So a batch that Spark repeats does the same again, and there is no message to lose.
 
     begin    moves that are closed: forget them, drop groups that are not ours any more.
              duplicate, sender: what is here now is old, what comes is new (section 3.2, step 3).

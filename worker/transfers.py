@@ -3,13 +3,14 @@
     <checkpoint>/trimtab/transfers/<move>/<batch>-<nonce>.package
 
 Every attempt writes a file of its own, under another name first: a reader sees whole packages or none, and a zombie
-overwrites nobody's. A package that is not as it was packed is put aside under `.corrupt`, and the sender, which looks for
-a good one in every batch until the move is closed, packs again from what it has frozen.
+overwrites nobody's. A package that is not as it was packed is put aside under `.corrupt`, and the sender, which looks
+for a good one in every batch until the move is closed, packs again from what it has frozen.
 """
 
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import Final
 
 import pyarrow.fs as pafs
@@ -57,11 +58,9 @@ class TransferStore:
         return found
 
     def remove(self, move: str) -> None:
-        try:
+        # Gone already, or not to be reached: what is left behind is collected when the query starts.
+        with suppress(OSError):
             self._filesystem.delete_dir(f"{self._root}/{move}")
-        except OSError:
-            # Gone already, or not to be reached: what is left behind is collected when the query starts.
-            pass
 
     def collect(self, open_moves: set[str]) -> None:
         """Remove what moves that are not open any more have left behind."""

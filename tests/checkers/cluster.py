@@ -132,9 +132,8 @@ class Cluster:
     def check(self) -> None:
         expected = Counter(reference.join(self.on_time, self.spec.window_us))
         got = Counter(self.got)
-        assert got == expected, (
-            f"missing {list((expected - got).items())[:5]}, extra {list((got - expected).items())[:5]}"
-        )
+        missing, extra = expected - got, got - expected
+        assert not missing and not extra, f"missing {missing.most_common(5)}, extra {extra.most_common(5)}"
 
     def _run(
         self,
