@@ -1,4 +1,4 @@
-"""Answers to "why is this group here?" and "why is nothing moved now?": a text for people, the data it was made from."""
+"""Answers to "why is this group here?" and "why is nothing moved now?": a text for people, and its data."""
 
 from __future__ import annotations
 

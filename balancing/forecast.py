@@ -69,16 +69,21 @@ def parse_forecast(body: dict[str, Any]) -> Forecast:
 
 
 def forecast(snapshot: Snapshot, moves: Sequence[SuggestedMove], measure: Measure, cost: Cost) -> Forecast:
-    owners = snapshot.placed()
-    before = snapshot.worker_loads(measure, owners).tolist()
-    executors_before = snapshot.executor_loads(measure, owners)
-    ratio_before = load_ratio(executors_taking_part(snapshot, measure, owners))
+    placed = snapshot.placed()
+    owners = placed.copy()
     for move in moves:
         owners[list(move.groups)] = move.receiver
+    before = snapshot.worker_loads(measure, placed).tolist()
     after = snapshot.worker_loads(measure, owners).tolist()
+    executors_before = snapshot.executor_loads(measure, placed)
     executors_after = snapshot.executor_loads(measure, owners)
     groups = [group for move in moves for group in move.groups]
-    executor_gain = _gain(list(executors_before.values()), list(executors_after.values()))
+    # Who takes no part cannot be relieved: what it has must not hide what the others gain.
+    levelled_before = executors_taking_part(snapshot, measure, placed)
+    levelled_after = executors_taking_part(snapshot, measure, owners)
+    executor_gain = _gain(list(levelled_before.values()), list(levelled_after.values()))
+    members = [worker for worker in range(len(before)) if snapshot.takes_part(worker)]
+    worker_gain = _gain([before[worker] for worker in members], [after[worker] for worker in members])
     return Forecast(
         measure=measure,
         workers=tuple(
@@ -91,10 +96,10 @@ def forecast(snapshot: Snapshot, moves: Sequence[SuggestedMove], measure: Measur
             ExecutorForecast(executor=name, before=executors_before[name], after=executors_after[name])
             for name in sorted(executors_before)
         ),
-        ratio_before=ratio_before,
-        ratio_after=load_ratio(executors_taking_part(snapshot, measure, owners)),
+        ratio_before=load_ratio(levelled_before),
+        ratio_after=load_ratio(levelled_after),
         # Moves inside executors leave their loads as they are, but for rounding.
-        gain=executor_gain if abs(executor_gain) > 1e-9 else _gain(before, after),
+        gain=executor_gain if abs(executor_gain) > 1e-9 else worker_gain,
         groups=len(groups),
         bytes=round(sum(snapshot.group_bytes[group] for group in groups)),
         state_rows=round(sum(snapshot.group_state_rows[group] for group in groups)),

@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from balancing.settings import Measure
+from balancing.smoothing import FixedCost, Floats, Rates, Ratio
 from trimtab.epochs import Epoch
 from trimtab.moves import moves_of
 from trimtab.reports import WorkerReport
 
-EXPORT_PHASE: Final = "export"
-IMPORT_PHASE: Final = "import"
-"""Names in `WorkerReport.phase_ns` under which a worker counts its packing and unpacking of groups."""
+EXPORT_PHASE: Final = "pack"
+IMPORT_PHASE: Final = "take in"
+"""Names in `WorkerReport.phase_ns` under which a worker (worker/batch.py) counts packing and unpacking."""
 HALF_LIFE_S: Final = 10.0
 RECENT_BATCHES: Final = 31
 """Batches whose median counts as *the* batch time."""
@@ -41,7 +42,6 @@ NS_PER_BYTE: Final = 4.0
 NS_PER_WORK: Final = 500.0
 """Assumed cost of a row, a probe or a result until it was measured."""
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
@@ -170,17 +170,17 @@ class LoadModel:
     def __init__(self, *, partitions: int, workers: int, half_life_s: float = HALF_LIFE_S) -> None:
         self._partitions = partitions
         self._half_life_s = half_life_s
-        self._group = _Rates(("cpu", "rows"), partitions)
-        self._worker = _Rates(("cpu", "rows", "results"), workers)
+        self._group = Rates(("cpu", "rows"), partitions)
+        self._worker = Rates(("cpu", "rows", "results"), workers)
         self._newest: list[WorkerReport | None] = [None] * workers
         self._group_bytes = np.zeros(partitions, np.float64)
         self._group_state_rows = np.zeros(partitions, np.float64)
         self._rebuilds = [0] * workers
         self._has_hit = [False] * workers
-        self._cost = _FixedCost()
-        self._export = _Ratio()
-        self._import = _Ratio()
-        self._event_time = _Ratio()
+        self._cost = FixedCost()
+        self._export = Ratio()
+        self._import = Ratio()
+        self._event_time = Ratio()
         self._watermark_us: int | None = None
         self._batch_s: deque[float] = deque(maxlen=RECENT_BATCHES)
         self._slots: dict[str, deque[int]] = {}
@@ -202,13 +202,14 @@ class LoadModel:
             return False
         if epoch.owners != self._owners:
             self._owners, self._batches = epoch.owners, 0
-        self._note(reports)
+        self._note(reports, epoch)
         rows = sum(sum(report.rows.values()) for report in reports.values())
         if rows == 0 or span_s <= 0:
             return False
         decay = 0.5 ** (span_s / self._half_life_s)
         usable = {worker: report for worker, report in reports.items() if self._is_typical(report)}
-        self._cost.add(usable.values(), span_s, decay)
+        used = list(usable.values())
+        self._cost.add([_work(each) for each in used], [joining_ns(each) for each in used], span_s, decay)
         self._add_workers(usable, span_s, decay)
         self._add_groups(usable, epoch, span_s, decay)
         self._add_watermark(reports, span_s, decay)
@@ -253,13 +254,15 @@ class LoadModel:
             measured=frozenset(names | ({"work"} if self._cost.ns_per_work else set())),
         )
 
-    def _note(self, reports: Mapping[int, WorkerReport]) -> None:
+    def _note(self, reports: Mapping[int, WorkerReport], epoch: Epoch) -> None:
         """Levels: what the newest report says is what is so."""
         self._heard_batches += 1
         self._batch = max(self._batch, *(report.batch for report in reports.values()))
         processes: dict[str, set[int]] = {}
         state_bytes, state_rows = np.zeros(self._partitions), np.zeros(self._partitions)
+        groups_of = {move.id: list(move.groups) for move in moves_of(epoch)}
         for worker, report in sorted(reports.items()):
+            self._note_packages(report, self._newest[worker], groups_of)
             self._newest[worker] = report
             self._heard[worker] = self._heard_batches
             processes.setdefault(report.executor, set()).add(report.process)
@@ -268,7 +271,6 @@ class LoadModel:
             # Of two workers that have a group (duplicated, or frozen until its import is committed) the fuller counts.
             np.maximum(state_bytes, _column(report.group_bytes, self._partitions), out=state_bytes)
             np.maximum(state_rows, _column(report.group_state_rows, self._partitions), out=state_rows)
-            self._note_packages(report)
         known = np.isin(np.array(self._owners), list(reports)) | (state_rows > 0)
         self._group_bytes[known] = state_bytes[known]
         self._group_state_rows[known] = state_rows[known]
@@ -279,11 +281,20 @@ class LoadModel:
         executors = {report.executor for report in self._newest if report is not None}
         return {executor: statistics.median_low(self._slots[executor]) for executor in sorted(executors)}
 
-    def _note_packages(self, report: WorkerReport) -> None:
+    def _note_packages(
+        self, report: WorkerReport, before: WorkerReport | None, groups_of: Mapping[str, list[int]]
+    ) -> None:
+        """What packing and unpacking cost for a byte of resident state, which is how groups are weighed beforehand.
+
+        Reports repeat a move's state in every batch; only the one in which it was reached shows the time for it.
+        """
+        if before is None or before.batch != report.batch - 1:
+            return
+        reached = {(move.move, move.state) for move in before.moves}
         for ratio, phase, state in ((self._export, EXPORT_PHASE, "exported"), (self._import, IMPORT_PHASE, "received")):
-            size = sum(move.bytes for move in report.moves if move.state == state)
+            done = [each.move for each in report.moves if each.state == state and (each.move, state) not in reached]
+            size = sum(float(self._group_bytes[groups_of[move]].sum()) for move in done if move in groups_of)
             spent_ns = report.phase_ns.get(phase, 0)
-            # The report repeats the state in every batch; only the one in which it was done shows time for it.
             if size > 0 and spent_ns > 0:
                 ratio.add(spent_ns, size, 0.5)
 
@@ -349,88 +360,6 @@ def joining_ns(report: WorkerReport) -> int:
     """CPU of a batch without the packing of groups on the move, which is the balancer's own doing."""
     packing = report.phase_ns.get(EXPORT_PHASE, 0) + report.phase_ns.get(IMPORT_PHASE, 0)
     return max(0, report.cpu_ns - packing)
-
-
-class _Rates:
-    """Decayed sums of amounts and of seconds, for each of a row of things."""
-
-    def __init__(self, names: tuple[str, ...], size: int) -> None:
-        self._sums = {name: np.zeros(size, np.float64) for name in names}
-        self._seconds = np.zeros(size, np.float64)
-
-    def add(self, amounts: Mapping[str, Floats], covered: npt.NDArray[np.bool_], span_s: float, decay: float) -> None:
-        for name, sums in self._sums.items():
-            sums[covered] = sums[covered] * decay + amounts[name][covered]
-        self._seconds[covered] = self._seconds[covered] * decay + span_s
-
-    def rates(self, name: str) -> Floats:
-        return np.divide(self._sums[name], self._seconds, out=np.zeros_like(self._seconds), where=self._seconds > 0)
-
-    def rate(self, name: str, index: int) -> float:
-        seconds = float(self._seconds[index])
-        return float(self._sums[name][index]) / seconds if seconds > 0 else 0.0
-
-
-class _Ratio:
-    """Of two decayed sums."""
-
-    def __init__(self) -> None:
-        self._above = 0.0
-        self._below = 0.0
-
-    def add(self, above: float, below: float, decay: float) -> None:
-        self._above = self._above * decay + above
-        self._below = self._below * decay + below
-
-    @property
-    def known(self) -> bool:
-        return self._below > 0
-
-    def value(self, assumed: float) -> float:
-        return self._above / self._below if self.known else assumed
-
-
-class _FixedCost:
-    """Decayed least squares of cpu = fixed + cost x work, over all workers: one line, since they run the same code."""
-
-    SPREAD_MIN: Final = 1e-3
-    """Variance of work over its mean square: below, all workers did the same and no line can be drawn."""
-
-    def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
-        self._seconds = self._weight = 0.0
-        self._least: deque[float] = deque(maxlen=8)
-        self.fixed_ns = 0.0
-        """Per batch and worker."""
-        self.ns_per_work = 0.0
-        """Zero: unknown."""
-
-    @property
-    def fixed_ns_per_s(self) -> float:
-        return self.fixed_ns * self._weight / self._seconds if self._seconds > 0 else 0.0
-
-    def add(self, reports: Collection[WorkerReport], span_s: float, decay: float) -> None:
-        if not reports:
-            return
-        x = np.array([_work(report) for report in reports], np.float64)
-        y = np.array([joining_ns(report) for report in reports], np.float64)
-        self._n = self._n * decay + x.size
-        self._x = self._x * decay + float(x.sum())
-        self._y = self._y * decay + float(y.sum())
-        self._xx = self._xx * decay + float(x @ x)
-        self._xy = self._xy * decay + float(x @ y)
-        self._seconds = self._seconds * decay + span_s
-        self._weight = self._weight * decay + 1.0
-        self._least.append(float(y.min()))
-        spread = self._n * self._xx - self._x * self._x
-        if spread <= self.SPREAD_MIN * self._n * self._xx:
-            return
-        slope = (self._n * self._xy - self._x * self._y) / spread
-        if slope <= 0:
-            return
-        self.ns_per_work = slope
-        # Never more than a worker was seen to get by on: where cost is not linear the line may cut too high.
-        self.fixed_ns = min(max(0.0, (self._y - slope * self._x) / self._n), min(self._least))
 
 
 def _work(report: WorkerReport) -> int:

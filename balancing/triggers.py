@@ -1,6 +1,6 @@
 """When to act: the ratio of the largest load to the mean, with hysteresis, cool-down and a minimum gain.
 
-Two looks. `decide` is cheap and looks at the loads: is it worth making a proposal? `accept` looks at the proposal: is it
+Two looks. `decide` is cheap and looks at the loads: is a proposal worth making? `accept` looks at the proposal: is it
 worth executing? What they remember from one look to the next is a `TriggerState`, which the caller keeps (and may lose:
 the worst that follows is one rebalance too early).
 """
@@ -105,7 +105,7 @@ def decide(snapshot: Snapshot, settings: Settings, state: TriggerState, now_ms: 
 
 
 def accept(decision: Decision, proposal: Proposal, settings: Settings, now_ms: int) -> Decision:
-    """Whether the proposal that followed from `decision` is worth executing. Where it is not, rest: nothing has changed."""
+    """Whether the proposal that followed from `decision` is worth executing. Where not, rest: nothing has changed."""
     if not decision.act:
         return decision
     gain = proposal.forecast.gain

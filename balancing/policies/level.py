@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from balancing.load import Floats, Ints, Snapshot
+from balancing.load import Ints, Snapshot
 from balancing.policies.packing import Packed, Packing, bins, by_relief, lowest_packing, pack_below, refined
 from balancing.policies.policy import (
     BUDGET_LIMITS,
@@ -28,6 +28,7 @@ from balancing.policies.policy import (
 )
 from balancing.policies.spreading import Spreading
 from balancing.settings import Settings
+from balancing.smoothing import Floats
 
 PRECISION: Final = 0.005
 """Of the mean: differences below are noise, and not worth a byte."""

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from balancing.load import Floats, Ints
+from balancing.load import Ints
 from balancing.selection import nearest
+from balancing.smoothing import Floats
 
 ROUNDING: Final = 1e-9
 """Relative: a bin that exceeds the bound by less is at the bound."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from balancing.load import Floats, Ints
+from balancing.load import Ints
+from balancing.smoothing import Floats
 
 
 class Spreading:
