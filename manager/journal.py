@@ -24,10 +24,10 @@ Json = dict[str, Any]
 
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
-# KEYS: lease, migrations, rebalances, closed, requests, events, journal
+# KEYS: lease, migrations, rebalances, closed, requests, events
 # ARGV: lease value, events kept, closed kept, now ms, then operation, name, text ...
 #   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
-#   request: take this text off the list of requests; event: append it; journal: whose journal this is
+#   request: take this text off the list of requests; event: append it
 WRITE: Final = f"""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then {_FENCED} end
 for i = 5, #ARGV, 3 do
@@ -37,7 +37,6 @@ for i = 5, #ARGV, 3 do
   elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[4], name)
   elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
   elseif what == 'event' then redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
-  elseif what == 'journal' then redis.call('SET', KEYS[7], text)
   end
 end
 local spare = redis.call('ZCARD', KEYS[4]) - tonumber(ARGV[3])
@@ -72,8 +71,6 @@ class Entry:
     """Text of the request that this entry answers."""
     events: tuple[Json, ...] = ()
     """at_ms, kind, text, data."""
-    incarnation: str = ""
-    """The checkpoint that the journal belongs to, where it is to be (re)written."""
 
     def __bool__(self) -> bool:
         return self != Entry()
@@ -95,15 +92,12 @@ class Journal:
             redis_keys.closed(query),
             redis_keys.requests(query),
             redis_keys.events(query),
-            redis_keys.journal(query),
         ]
 
     async def write(self, entry: Entry, now_ms: int) -> None:
         if not entry:
             return
         operations: list[str] = []
-        if entry.incarnation:
-            operations += ["journal", "", entry.incarnation]
         for name, body in entry.migrations.items():
             operations += ["migration", name, json.dumps(body, separators=(",", ":"))]
         for name, body in entry.rebalances.items():
@@ -122,11 +116,6 @@ class Journal:
         """Add the epoch that follows the newest one; the same again is fine, any other raises Overtaken."""
         keys, arguments = publish_arguments(epoch)
         await self._run(self._publish, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
-
-    async def incarnation(self) -> str | None:
-        """Whose journal this is, or None where there is none."""
-        found = await self._client.get(redis_keys.journal(self._query))
-        return None if found is None else str(found)
 
     async def _run(self, script: Any, keys: list[str], arguments: list[str]) -> None:
         if not self._lease.held:

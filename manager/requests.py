@@ -31,8 +31,8 @@ SILENT_BATCHES: Final = 3
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
-RebalanceState = Literal["requested", "running", "committed", "rolled-back", "partly-committed", "refused", "cancelled"]
-CLOSED_STATES: Final = frozenset({"committed", "rolled-back", "partly-committed", "refused", "cancelled"})
+RebalanceState = Literal["requested", "running", "committed", "rolled-back", "partly-committed", "refused"]
+CLOSED_STATES: Final = frozenset({"committed", "rolled-back", "partly-committed", "refused"})
 
 
 class Refused(InvalidInput):
@@ -222,15 +222,8 @@ def groups_moving(epoch: Epoch, migrations: Any) -> dict[int, str]:
 
 
 def groups_of(migration: Json) -> set[int]:
-    """Groups that a migration's record names: asked for, chosen, in waves, still to come."""
-    found: set[int] = set(migration.get("remaining") or ())
-    found.update(migration.get("groups") or ())
-    asked = migration.get("request")
-    if isinstance(asked, dict):
-        found.update(asked.get("groups") or ())
-    for wave in migration.get("waves") or ():
-        found.update(wave["groups"])
-    return found
+    """Groups that a migration's record names: those that were asked for and those that the sender chose."""
+    return {*migration["chosen"], *migration["request"]["groups"]}
 
 
 def check(request: RebalanceRequest, seen: View) -> None:

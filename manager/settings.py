@@ -31,6 +31,8 @@ class ManagerSettings:
     """Between two attempts while Redis does not answer."""
     redis_timeout_s: float = 1.0
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
+    snapshot_s: float = 1.0
+    """Between two snapshots of the load that the leader writes for others."""
     warm_up_batches: int = 20
     """Committed batches that a manager that starts reads again, so that it knows the load at once."""
 

@@ -228,6 +228,14 @@ class ManagerStore:
     async def set_auto(self, query: str, settings: Settings) -> None:
         await self._redis.set(redis_keys.auto(query), json.dumps(settings.to_json()))
 
+    async def decision(self, query: str) -> Json | None:
+        """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
+        text = await self._redis.get(redis_keys.decision(query))
+        return None if text is None else json.loads(text)
+
+    async def save_decision(self, query: str, body: Json) -> None:
+        await self._redis.set(redis_keys.decision(query), json.dumps(body))
+
     async def rules(self, query: str) -> Rules:
         text = await self._redis.get(redis_keys.rules(query))
         return Rules() if text is None else parse_rules(text)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from balancing.committed import CommittedBatch
 from balancing.load import Context, LoadModel, Snapshot
-from balancing.protocols.committed import CommittedBatch
 from manager.requests import count_workers, workers_up
 from manager.settings import ManagerSettings, Rules
 from manager.store import Heartbeat, Json, ManagerStore, now_ms
@@ -45,6 +45,8 @@ class Watch:
         self.definition: Json | None = None
         self.newest: Mapping[int, WorkerReport] = {}
         """The newest report of each worker in a committed batch."""
+        self.latest: CommittedBatch | None = None
+        """The newest committed batch: whoever takes over begins with it."""
         self.load: LoadModel | None = None
         self._shape: tuple[str, int, int] | None = None
         self._changed_at = 0.0
@@ -81,12 +83,13 @@ class Watch:
             # Redis has lost it; the control source will put it back.
             return []
         if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
-            self._last, self._ended, self._shape, self.newest = -1, None, None, {}
+            self._last, self._ended, self._shape, self.newest, self.latest = -1, None, None, {}, None
         first = max(self._last + 1, heartbeat.committed - self._settings.warm_up_batches + 1)
         batches = [await self._batch(number, heartbeat) for number in range(first, heartbeat.committed + 1)]
         found = [batch for batch in batches if batch is not None]
         for batch in found:
             self._weigh(batch)
+            self.latest = batch
         self._last = heartbeat.committed
         return found
 

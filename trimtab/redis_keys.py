@@ -107,6 +107,11 @@ def auto(query: str) -> str:
     return f"trimtab:{{{query}}}:auto"
 
 
+def decision(query: str) -> str:
+    """String: what the balancer last decided, why, and what it remembers of it, as JSON."""
+    return f"trimtab:{{{query}}}:decision"
+
+
 def rules(query: str) -> str:
     """String: pinned groups and excluded workers as JSON."""
     return f"trimtab:{{{query}}}:rules"

@@ -1,0 +1,454 @@
+"""Runs one query's migrations: a thin shell around the pure machines of balancing/ (architecture, section 6).
+
+Each turn looks at what the query has committed, tells the machines, does what they answer (the durable write first, see
+journal.py) and publishes the epoch that their states mean, once the last one published is bound. Whatever goes wrong,
+the next turn begins with what Redis and the bound epoch say: losing the lease, an answer or all of Redis leads there.
+A manager that does not lead watches, and takes over when the lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from balancing.committed import CommittedBatch
+from balancing.compose import compose
+from balancing.pacing import next_wave
+from balancing.protocols.events import Begin, CancelRequested, Event, WaveAllowed
+from balancing.protocols.migration import (
+    ROLLED_BACK,
+    Instruction,
+    Journal,
+    Migration,
+    ProtocolError,
+    Tell,
+    parse_migration,
+    taken_groups,
+)
+from balancing.protocols.observe import observe
+from balancing.protocols.reconcile import adopt, reconcile
+from balancing.protocols.table import State
+from manager import journal
+from manager.automatic import Automatic
+from manager.inbox import Inbox
+from manager.lease import Fenced, Lease
+from manager.requests import Rebalance, View, parse_rebalance
+from manager.settings import ManagerSettings, Rules
+from manager.snapshots import save_snapshot
+from manager.store import Json, ManagerStore, now_ms
+from manager.takeup import outcome_of
+from manager.watch import Watch
+from trimtab.moves import moves_of
+
+log = logging.getLogger("trimtab.manager")
+
+CLOSED_REMEMBERED: Final = 100
+SLOW_S: Final = 0.05
+"""Publishing should take less."""
+
+
+def _go_on(point: str) -> None:
+    """The default at crash points: nothing happens."""
+
+
+class QueryRunner:
+    """One query, as one manager sees it. `run()` until stopped, or `turn()` by hand."""
+
+    def __init__(
+        self,
+        store: ManagerStore,
+        query: str,
+        holder: str,
+        settings: ManagerSettings | None = None,
+        *,
+        crash: Callable[[str], None] = _go_on,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings or ManagerSettings()
+        self.query = query
+        self.store = store
+        self.watch = Watch(store, query, self.settings, clock)
+        self.lease = Lease(
+            store.client,
+            query,
+            holder,
+            ttl_s=self.settings.lease_ttl_s,
+            renew_s=self.settings.lease_renew_s,
+            clock=clock,
+        )
+        self.migrations: dict[str, Migration] = {}
+        """Those under way."""
+        self.closed: dict[str, Migration] = {}
+        """Those that ended lately: an epoch that still shows their moves is old news."""
+        self.rebalances: dict[str, Rebalance] = {}
+        """Those under way."""
+        self.rules = Rules()
+        self.problem = ""
+        """Why this query cannot be managed at the moment, or nothing."""
+        self.publish_s = 0.0
+        """How long the last publication took."""
+        self._journal = journal.Journal(store.client, query, self.lease)
+        self._inbox = Inbox(self)
+        self._automatic = Automatic(self)
+        self._crash = crash
+        self._clock = clock
+        self._loaded = False
+        self._parked = False
+        self._snapshot_at = -float("inf")
+        self._alarmed: set[str] = set()
+
+    @property
+    def leading(self) -> bool:
+        return self.lease.held
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Turns until told to stop. Nothing that Redis or a query does ends it; the lease is handed back at the end."""
+        delay_s = self.settings.poll_s
+        while not stop.is_set():
+            try:
+                await self.turn()
+                self.problem = ""
+                delay_s = self.settings.poll_s
+            except Fenced as error:
+                log.warning("%s: %s; standing down", self.query, error)
+                self._forget()
+            except (RedisError, OSError, TimeoutError) as error:
+                self._note_problem(f"Redis does not answer: {error}")
+                delay_s = self._longer(delay_s)
+            except Exception as error:
+                # A bug must not take the other queries' manager down with it.
+                log.exception("%s: a turn failed", self.query)
+                self._note_problem(f"{type(error).__name__}: {error}")
+                delay_s = self._longer(delay_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), delay_s)
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            await self.lease.release()
+
+    async def turn(self) -> None:
+        """One look at the query, and all that follows from it."""
+        batches = await self.watch.look()
+        if not await self._lead():
+            return
+        if not self.watch.running or self.watch.bound is None:
+            await self._park()
+            return
+        if not self._loaded:
+            await self._load()
+            batches = batches or ([self.watch.latest] if self.watch.latest else [])
+        await self._resume()
+        for batch in batches:
+            await self._learn(batch)
+        self.rules = await self.store.rules(self.query)
+        await self._inbox.take_up()
+        if batches:
+            await self._automatic.consider()
+        await self._begin()
+        await self._allow_waves()
+        await self._publish()
+        if batches:
+            await self._save_snapshot()
+
+    # Leading
+
+    async def _lead(self) -> bool:
+        if self.lease.held:
+            await self.lease.keep()
+            return True
+        self._forget()
+        epochs = [epoch for epoch in (self.watch.current, self.watch.bound) if epoch is not None]
+        if not await self.lease.acquire(max((epoch.fence for epoch in epochs), default=0)):
+            return False
+        log.info("%s: leading with token %d", self.query, self.lease.fence)
+        await self.tell("leader", f"{self.lease.value.split()[0]} leads with token {self.lease.fence}")
+        return True
+
+    def _forget(self) -> None:
+        """What a leader knows comes from the journal; whoever does not lead knows nothing."""
+        self.lease.forget()
+        self._loaded = False
+        self.migrations, self.rebalances, self.closed = {}, {}, {}
+        self._automatic.forget()
+
+    def _note_problem(self, problem: str) -> None:
+        if not self.problem:
+            log.warning("%s: %s", self.query, problem)
+        self.problem = problem
+        # A write may have happened although its answer was lost: read again what the journal says.
+        self._loaded = False
+
+    def _longer(self, delay_s: float) -> float:
+        return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
+
+    async def _load(self) -> None:
+        """The journal, as the last leader (or this one) left it. What disagrees with the bound epoch is put right."""
+        assert self.watch.bound is not None
+        self.migrations, self.closed = {}, {}
+        showing = {move.id.rpartition(".w")[0] for move in moves_of(self.watch.bound)}
+        records = await self.store.migrations(self.query)
+        for name, body in records.items():
+            if body.get("outcome") and name not in showing:
+                continue
+            try:
+                migration = parse_migration(body)
+            except (KeyError, TypeError, ValueError) as error:
+                await self._alarm("journal", f"migration {name} cannot be read and is left alone: {error}")
+                continue
+            (self.closed if migration.done else self.migrations)[name] = migration
+        found = (parse_rebalance(body) for body in (await self.store.rebalances(self.query)).values())
+        self.rebalances = {each.id: each for each in found if each.state == "running"}
+        self._loaded = True
+        await self._close_rebalances(records)
+
+    async def _close_rebalances(self, records: dict[str, Json]) -> None:
+        """A rebalance whose migrations have all ended, or whose journal is gone in part, is not under way."""
+        for rebalance in list(self.rebalances.values()):
+            mine = [self.migrations.get(name) or records.get(name) for name in rebalance.migrations]
+            state = outcome_of([each for each in mine if each is not None])
+            if state is not None or not any(mine):
+                ended = replace(rebalance, state=state or "rolled-back", closed_ms=now_ms())
+                del self.rebalances[ended.id]
+                await self.write(
+                    journal.Entry(rebalances={ended.id: ended.to_json()}, closed=(f"rebalance:{ended.id}",))
+                )
+
+    async def _park(self) -> None:
+        """The query has stopped: its migrations stay as they are until it runs again."""
+        if not self._parked:
+            self._parked = True
+            await self.tell("parked", "the query does not run: its migrations wait")
+
+    async def _resume(self) -> None:
+        if self._parked:
+            self._parked = False
+            await self.tell("resumed", "the query runs: its migrations go on")
+
+    # Learning from committed batches
+
+    async def _learn(self, batch: CommittedBatch) -> None:
+        await self._agree_with(batch)
+        await self._audit(batch)
+        for name in list(self.migrations):
+            taken = taken_groups(self.migrations.values(), name)
+            # An event may follow from what another one changed (steps 4, 5 and 6 are told together).
+            for event in observe(self.migrations[name], batch, taken):
+                if name in self.migrations:
+                    await self.handle(event)
+
+    async def _agree_with(self, batch: CommittedBatch) -> None:
+        """Redis may have lost writes, or all of them: the bound epoch is right."""
+        now = now_ms()
+        await self._enact(reconcile(self.migrations.values(), batch.bound, now))
+        adopted = adopt(batch.bound, [*self.closed.values(), *self.migrations.values()], now)
+        if adopted:
+            await self._alarm("journal-lost", f"migrations made again from epoch {batch.bound.number}")
+            await self._enact(adopted)
+
+    async def _audit(self, batch: CommittedBatch) -> None:
+        changed = {}
+        for migration in self.migrations.values():
+            audit = migration.audit.add(migration.id, batch)
+            if audit is migration.audit:
+                continue
+            changed[migration.id] = replace(migration, audit=audit)
+            for problem in audit.problems[len(migration.audit.problems) :]:
+                await self._alarm("audit", f"migration {migration.id}: {problem}")
+        if changed:
+            await self.write(journal.Entry(migrations={name: each.to_json() for name, each in changed.items()}))
+            self.migrations.update(changed)
+
+    # Doing what the machines say
+
+    async def handle(self, event: Event, request: str = "") -> None:
+        """Tell a migration; `request` is answered by the same durable write."""
+        migration = self.migrations[event.migration]
+        try:
+            instructions = migration.handle(event)
+        except ProtocolError as error:
+            log.exception("%s: migration %s", self.query, migration.id)
+            await self._alarm("protocol", str(error))
+            instructions = []
+        await self._enact(instructions, request)
+
+    async def cancel(self, migration: Migration, by: str, reason: str, request: str = "") -> None:
+        """Back, where that is possible still; one that has not begun just ends."""
+        if migration.state == State.NEW:
+            ended = replace(migration, outcome=ROLLED_BACK, problem=f"cancelled by {by or 'somebody'} before it began")
+            await self._enact(ended.noted("Cancel", now_ms(), reason), request)
+        else:
+            event = CancelRequested(migration=migration.id, now_ms=now_ms(), cause=reason, by=by)
+            await self.handle(event, request)
+
+    async def _enact(self, instructions: Sequence[Instruction], request: str = "") -> None:
+        """Each Journal instruction with what is to be told about it: one durable write, then it holds."""
+        tells = [each for each in instructions if isinstance(each, Tell)]
+        writes = [each for each in instructions if isinstance(each, Journal)]
+        for index, write in enumerate(writes):
+            last = index == len(writes) - 1
+            await self._journal_step(write, tells if last else [], request if last else "")
+        if not writes:
+            events = tuple(_event(tell.kind, tell.text) for tell in tells)
+            await self.write(journal.Entry(events=events, request=request))
+        for tell in tells:
+            if tell.kind == "alarm":
+                await self.store.alarm(self.query, "migration", tell.text)
+
+    async def _journal_step(self, write: Journal, tells: Iterable[Tell], request: str) -> None:
+        migration = write.migration
+        newest = migration.story[-1]
+        data: Json = {
+            "migration": migration.id,
+            "rebalance": migration.rebalance,
+            "strategy": migration.strategy,
+            "wave": newest.wave,
+            "step": newest.step,
+            "message": newest.message,
+            "state": newest.state,
+        }
+        events = [_event("step", f"{migration.id}: {newest.render().partition(' ')[2]}", data)]
+        events += [_event(tell.kind, tell.text, {"migration": migration.id}) for tell in tells]
+        rebalance = self._ended_with(migration)
+        entry = journal.Entry(
+            migrations={migration.id: migration.to_json()},
+            rebalances={rebalance.id: rebalance.to_json()} if rebalance else {},
+            closed=(
+                *((f"migration:{migration.id}",) if migration.done else ()),
+                *((f"rebalance:{rebalance.id}",) if rebalance else ()),
+            ),
+            request=request,
+            events=tuple(events),
+        )
+        self._crash(f"before:{write.point}")
+        await self.write(entry)
+        self._crash(f"after:{write.point}")
+        self._hold(migration)
+        if rebalance:
+            self.rebalances.pop(rebalance.id, None)
+
+    def _hold(self, migration: Migration) -> None:
+        self.migrations.pop(migration.id, None)
+        self.closed.pop(migration.id, None)
+        (self.closed if migration.done else self.migrations)[migration.id] = migration
+        while len(self.closed) > CLOSED_REMEMBERED:
+            self.closed.pop(next(iter(self.closed)))
+
+    def _ended_with(self, migration: Migration) -> Rebalance | None:
+        """The rebalance that ends with this migration, if it is the last one of it."""
+        rebalance = self.rebalances.get(migration.rebalance)
+        if rebalance is None or not migration.done:
+            return None
+        others = [name for name in rebalance.migrations if name != migration.id]
+        known = {**self.closed, **self.migrations}
+        state = outcome_of([migration, *(known[name] for name in others if name in known)])
+        return None if state is None else replace(rebalance, state=state, closed_ms=now_ms())
+
+    async def start(self, rebalance: Rebalance, migrations: Sequence[Migration], request: str) -> None:
+        """Journal a rebalance that was granted. Its migrations begin in this turn."""
+        entry = journal.Entry(
+            migrations={each.id: each.to_json() for each in migrations},
+            rebalances={rebalance.id: rebalance.to_json()},
+            request=request,
+            events=(_event("rebalance", f"{rebalance.id} begins: {rebalance.reason}", {"rebalance": rebalance.id}),),
+        )
+        self._crash("before:rebalance")
+        await self.write(entry)
+        self._crash("after:rebalance")
+        self.rebalances[rebalance.id] = rebalance
+        self.migrations.update({each.id: each for each in migrations})
+
+    async def _begin(self) -> None:
+        for migration in list(self.migrations.values()):
+            if migration.state == State.NEW:
+                await self.handle(Begin(migration=migration.id, now_ms=now_ms(), cause=migration.reason))
+
+    async def _allow_waves(self) -> None:
+        """Pacing: the next groups of each migration go as soon as those before are where they belong."""
+        for migration in list(self.migrations.values()):
+            if not migration.wants_wave:
+                continue
+            groups = migration.remaining
+            if migration.strategy == "mslb":
+                groups = next_wave(groups, self._group_bytes(groups), migration.pace.wave_bytes, migration.pace.order)
+            cause = f"{len(groups)} of {len(migration.remaining)} groups"
+            await self.handle(WaveAllowed(migration=migration.id, groups=groups, now_ms=now_ms(), cause=cause))
+
+    def _group_bytes(self, groups: Iterable[int]) -> dict[int, int]:
+        """Of the fuller, where two workers have a group."""
+        lists = [report.group_bytes for report in self.watch.newest.values() if report.group_bytes]
+        return {group: max((sizes[group] for sizes in lists), default=0) for group in groups}
+
+    async def _publish(self) -> None:
+        """The epoch that all states together mean; only when the last one published is bound, so none is skipped."""
+        if not self.watch.settled:
+            return
+        assert self.watch.current is not None
+        epoch = compose(self.watch.current, self.migrations.values(), self.lease.fence)
+        if epoch is None:
+            return
+        self._crash("before:publish")
+        started = self._clock()
+        try:
+            await self._journal.publish(epoch)
+        except journal.Overtaken as error:
+            log.info("%s: epoch %d not published: %s", self.query, epoch.number, error)
+            return
+        self.publish_s = self._clock() - started
+        if self.publish_s > SLOW_S:
+            log.warning("%s: publishing epoch %d took %.0f ms", self.query, epoch.number, self.publish_s * 1000)
+        self._crash("after:publish")
+        await self.tell("epoch", f"epoch {epoch.number} published", {"epoch": epoch.number})
+
+    # Writing
+
+    async def write(self, entry: journal.Entry) -> None:
+        await self._journal.write(entry, now_ms())
+
+    async def tell(self, kind: str, text: str, data: Json | None = None) -> None:
+        await self.write(journal.Entry(events=(_event(kind, text, data),)))
+
+    async def _alarm(self, kind: str, text: str) -> None:
+        """An alarm, once for each text: what is wrong is wrong in every turn."""
+        if text in self._alarmed:
+            return
+        self._alarmed.add(text)
+        log.error("%s: %s", self.query, text)
+        await self.store.alarm(self.query, kind, text)
+        await self.tell("alarm", text, {"kind": kind})
+
+    async def _save_snapshot(self) -> None:
+        if self._clock() - self._snapshot_at < self.settings.snapshot_s:
+            return
+        snapshot = self.watch.snapshot(self.receivers(), self.rules)
+        if snapshot is not None:
+            self._snapshot_at = self._clock()
+            await save_snapshot(self.store.client, snapshot)
+
+    # What others here ask
+
+    def receivers(self) -> dict[int, int]:
+        """Group -> worker that it is on its way to, in migrations under way."""
+        return {group: each.receiver for each in self.migrations.values() for group in each.busy_groups}
+
+    def view(self) -> View:
+        """The query as requests are checked against it."""
+        assert self.watch.current is not None
+        return View(
+            query=self.query,
+            workers=self.watch.workers,
+            epoch=self.watch.current,
+            moving={group: each.id for each in self.migrations.values() for group in each.busy_groups},
+            up=self.watch.up,
+            stopped=not self.watch.running,
+            rules=self.rules,
+        )
+
+
+def _event(kind: str, text: str, data: Json | None = None) -> Json:
+    return {"at_ms": now_ms(), "kind": kind, "text": text, "data": data or {}}

@@ -1,0 +1,92 @@
+"""The manager as a service: finds the queries in Redis and runs each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from manager.runner import QueryRunner
+from manager.settings import ManagerSettings
+from manager.store import ManagerStore
+
+log = logging.getLogger("trimtab.manager")
+
+
+def holder_name() -> str:
+    """Who holds a lease, for people; unique, so that a restarted manager is not taken for the one before."""
+    host = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in socket.gethostname())
+    return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class ManagerService:
+    """One manager: leads the queries that nobody else leads, stands by for the others."""
+
+    def __init__(
+        self,
+        store: ManagerStore,
+        settings: ManagerSettings | None = None,
+        *,
+        holder: str | None = None,
+        make_runner: Callable[[str], QueryRunner] | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings or ManagerSettings()
+        self.holder = holder or holder_name()
+        self.runners: dict[str, QueryRunner] = {}
+        self._make_runner = make_runner or (lambda query: QueryRunner(store, query, self.holder, self.settings))
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._problem = "not started yet"
+
+    def not_ready(self) -> str:
+        """Why this manager cannot work at the moment, or nothing: for a readiness probe."""
+        return self._problem
+
+    def leads(self, query: str) -> bool:
+        runner = self.runners.get(query)
+        return runner is not None and runner.leading
+
+    async def start(self) -> None:
+        """Begin. Does not wait for Redis: a manager that starts first waits for it."""
+        self._main = asyncio.create_task(self.run(), name="trimtab-manager")
+
+    async def stop(self) -> None:
+        """End every runner after its turn, hand the leases back, and return when all is done."""
+        self._stop.set()
+        if self._main is not None:
+            await self._main
+
+    async def run(self) -> None:
+        """Look for queries until stopped."""
+        try:
+            while not self._stop.is_set():
+                try:
+                    for query in await self.store.queries():
+                        self._watch_over(query)
+                    self._problem = ""
+                except (RedisError, OSError, TimeoutError) as error:
+                    if not self._problem:
+                        log.warning("Redis does not answer: %s", error)
+                    self._problem = f"Redis does not answer: {error}"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), self.settings.discover_s)
+        finally:
+            self._stop.set()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _watch_over(self, query: str) -> None:
+        task = self._tasks.get(query)
+        if task is not None and not task.done():
+            return
+        if task is not None:
+            log.error("%s: its runner ended: %s; another begins", query, task.exception())
+        runner = self.runners[query] = self._make_runner(query)
+        self._tasks[query] = asyncio.create_task(runner.run(self._stop), name=f"trimtab-{query}")

@@ -1,0 +1,121 @@
+"""From a request to a rebalance and its migrations: which strategy, at which pace, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from balancing.load import Snapshot
+from balancing.pacing import budget
+from balancing.policies.policy import SuggestedMove
+from balancing.proposal import parse_proposal, stale
+from balancing.protocols.migration import COMMITTED, IN_PART, Migration, Pace, Request
+from balancing.selection import nearest
+from balancing.strategy import Choice, choose
+from manager.requests import MoveRequest, Rebalance, RebalanceRequest, RebalanceState, Refused, View, requested
+from manager.store import Json
+from trimtab.errors import CorruptState
+
+
+@dataclass(frozen=True)
+class Accepted:
+    rebalance: Rebalance
+    migrations: tuple[Migration, ...]
+
+
+def check_proposal(request: RebalanceRequest, body: Json | None, seen: View) -> None:
+    """Refuse a proposal that has expired, or that was overtaken since it was made."""
+    if request.proposal is None:
+        return
+    remedy = "Ask for a new proposal."
+    if body is None:
+        raise Refused("proposal", request.proposal, "is not known, or has expired", remedy, 409)
+    try:
+        reasons = stale(parse_proposal(body), seen.epoch, seen.moving)
+    except CorruptState as error:
+        raise Refused("proposal", request.proposal, str(error), remedy, 409) from None
+    if reasons:
+        raise Refused("proposal", request.proposal, "is stale: " + " ".join(reasons).rstrip("."), remedy, 409)
+
+
+def accept(request: RebalanceRequest, seen: View, snapshot: Snapshot | None, now_ms: int) -> Accepted:
+    """The rebalance, under way, and one migration for each of its moves: disjoint, so they run side by side."""
+    migrations = []
+    notes = []
+    for index, move in enumerate(request.moves):
+        strategy, note = choose_strategy(request, move, seen, snapshot)
+        if note and note not in notes:
+            notes.append(note)
+        migrations.append(
+            Migration(
+                id=f"{request.id}-{index + 1}",
+                query=request.query,
+                incarnation=seen.epoch.incarnation,
+                strategy=strategy,
+                sender=move.sender,
+                receiver=move.receiver,
+                request=Request(share=move.share or 0.0, measure=move.measure, groups=tuple(sorted(move.groups))),
+                excluded=tuple(sorted(seen.rules.pinned)),
+                reason=request.reason,
+                requested_by=request.by,
+                rebalance=request.id,
+                created_ms=now_ms,
+                pace=Pace(wave_bytes=wave_bytes(request, snapshot), order=request.order),
+            )
+        )
+    names = tuple(each.id for each in migrations)
+    rebalance = replace(requested(request), state="running", migrations=names, note=" ".join(notes))
+    return Accepted(rebalance, tuple(migrations))
+
+
+def choose_strategy(
+    request: RebalanceRequest, move: MoveRequest, seen: View, snapshot: Snapshot | None
+) -> tuple[Literal["ptlb", "mslb"], str]:
+    """The strategy asked for, or the cheaper one and why."""
+    asked = move.strategy or request.strategy
+    if asked != "auto":
+        return asked, ""
+    if snapshot is None:
+        return "mslb", "MSLB: nothing is measured yet, and it needs no window to pass."
+    choice = explain_choice(request, likely(move, seen, snapshot), snapshot)
+    return choice.strategy, choice.explanation
+
+
+def explain_choice(request: RebalanceRequest, moves: Sequence[SuggestedMove], snapshot: Snapshot) -> Choice:
+    return choose(snapshot, moves, wave_bytes=wave_bytes(request, snapshot), max_pause_ms=request.max_pause_ms)
+
+
+def likely(move: MoveRequest, seen: View, snapshot: Snapshot) -> tuple[SuggestedMove, ...]:
+    """The groups that are asked for, or those that the sender will probably choose."""
+    groups = move.groups
+    if not groups:
+        loads = snapshot.group_load(move.measure)
+        owned = {
+            group: float(loads[group])
+            for group, owner in enumerate(seen.epoch.owners)
+            if owner == move.sender and group not in seen.moving and group not in seen.rules.pinned
+        }
+        groups = nearest(owned, (move.share or 0.0) * sum(owned.values()))
+    return (SuggestedMove(sender=move.sender, receiver=move.receiver, groups=groups),)
+
+
+def wave_bytes(request: RebalanceRequest, snapshot: Snapshot | None) -> int | None:
+    """How much state may move at a time so that no batch takes too much longer."""
+    if snapshot is None:
+        return None
+    return budget(
+        max_pause_ms=request.max_pause_ms,
+        median_batch_ms=snapshot.batch_ms,
+        ns_per_byte=max(snapshot.export_ns_per_byte, snapshot.import_ns_per_byte),
+    )
+
+
+def outcome_of(migrations: Sequence[Json | Migration]) -> RebalanceState | None:
+    """What became of a rebalance; None while one of its migrations is under way."""
+    outcomes = {each.outcome if isinstance(each, Migration) else each["outcome"] for each in migrations}
+    if "" in outcomes:
+        return None
+    if outcomes == {COMMITTED}:
+        return "committed"
+    return "partly-committed" if outcomes & {COMMITTED, IN_PART} else "rolled-back"

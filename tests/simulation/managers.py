@@ -1,0 +1,176 @@
+"""Managers, a data plane and a Redis that can be hurt: what tests of the manager are made of.
+
+Tests wait for conditions. Batches run, and managers take their turns, as often as the loop allows; nothing depends on
+how long anything takes, but for the end of a lease, which is short here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from balancing.protocols.migration import Migration, parse_migration
+from manager.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest, enqueue, parse_rebalance
+from manager.runner import QueryRunner
+from manager.settings import ManagerSettings
+from manager.store import ManagerStore
+from tests.simulation.data_plane import DataPlane
+from trimtab.embedded import EmbeddedRedis
+from trimtab.moves import moves_of
+
+QUICK = ManagerSettings(
+    poll_s=0.002,
+    discover_s=0.02,
+    lease_ttl_s=0.3,
+    lease_renew_s=0.1,
+    backoff_first_s=0.005,
+    backoff_max_s=0.02,
+    redis_timeout_s=0.5,
+    snapshot_s=0.0,
+)
+PATIENCE_S = 10.0
+"""A test that waits longer has failed."""
+
+
+class Killed(BaseException):
+    """A manager's process ends here: nothing is tidied up."""
+
+
+class Killer:
+    """Ends a manager at the n-th passing of a crash point."""
+
+    def __init__(self, point: str, times: int = 1) -> None:
+        self.point, self.left = point, times
+        self.passed: list[str] = []
+
+    def __call__(self, point: str) -> None:
+        self.passed.append(point)
+        if point == self.point:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed(point)
+
+
+class World:
+    """One query that runs by itself, and the managers that are started for it."""
+
+    def __init__(self, server: EmbeddedRedis, **shape: Any) -> None:
+        self.server = server
+        self.store = ManagerStore(server.url, QUICK.redis_timeout_s)
+        self.plane = DataPlane(server.url, **shape)
+        self.query = self.plane.query
+        self.running = True
+        """Whether batches run."""
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.runners: dict[str, QueryRunner] = {}
+        self._stop = asyncio.Event()
+        self._stores: list[ManagerStore] = [self.store]
+        self._batches: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> World:
+        for _ in range(3):
+            self.plane.step()
+        self._batches = asyncio.create_task(self._run_batches())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        assert self._batches is not None
+        await self._batches
+        for store in self._stores:
+            await store.close()
+
+    async def _run_batches(self) -> None:
+        while not self._stop.is_set():
+            if self.running:
+                self.plane.step()
+            await asyncio.sleep(0.004)
+
+    def manager(self, name: str, crash: Callable[[str], None] | None = None, **changes: Any) -> QueryRunner:
+        """Start a manager."""
+        store = ManagerStore(self.server.url, QUICK.redis_timeout_s)
+        self._stores.append(store)
+        settings = replace(QUICK, **changes)
+        runner = QueryRunner(store, self.query, name, settings, crash=crash or (lambda point: None))
+        self.runners[name] = runner
+        self.tasks[name] = asyncio.create_task(_until_killed(runner, self._stop))
+        return runner
+
+    async def until(self, condition: Callable[[], Any], what: str = "") -> None:
+        """Wait until `condition()` (or what it awaits) is true."""
+
+        async def hold() -> None:
+            while True:
+                found = condition()
+                if asyncio.iscoroutine(found):
+                    found = await found
+                if found:
+                    return
+                await asyncio.sleep(0.002)
+
+        try:
+            await asyncio.wait_for(hold(), PATIENCE_S)
+        except TimeoutError:
+            told = [f"waited in vain for {what or condition}", self.plane.bound.render()]
+            told += [str(move) for move in moves_of(self.plane.bound)]
+            told += [f"{name}: leading={each.leading} {each.problem}" for name, each in self.runners.items()]
+            for runner in self.runners.values():
+                told += [each.render_story() for each in runner.migrations.values()]
+            raise AssertionError("\n".join(told)) from None
+
+    # Asking
+
+    async def ask(self, *moves: MoveRequest, id: str = "r1", **changes: Any) -> str:
+        given = {"strategy": "mslb", "reason": "test", "by": "tester", **changes}
+        await enqueue(self.store.client, RebalanceRequest(id=id, query=self.query, moves=moves, **given))
+        return id
+
+    async def cancel(self, **which: Any) -> None:
+        await enqueue(self.store.client, CancelRequest(id="c1", query=self.query, reason="test", by="tester", **which))
+
+    # Looking
+
+    async def rebalance(self, id: str = "r1") -> Rebalance:
+        body = await self.store.rebalance(self.query, id)
+        assert body is not None
+        return parse_rebalance(body)
+
+    async def migration(self, id: str = "r1-1") -> Migration:
+        body = await self.store.migration(self.query, id)
+        assert body is not None
+        return parse_migration(body)
+
+    async def is_closed(self, id: str = "r1") -> bool:
+        body = await self.store.rebalance(self.query, id)
+        return body is not None and not parse_rebalance(body).open
+
+    async def ended(self, id: str = "r1") -> Rebalance:
+        """Wait for the end of a rebalance, and for the epoch that it ends with to be bound."""
+        await self.until(lambda: self.is_closed(id), f"the end of {id}")
+        await self.until(lambda: not self.plane.bound.migrations and not self.plane.bound.commands, "no open moves")
+        committed = self.plane.committed
+        await self.until(lambda: self.plane.committed > committed + 2, "two more batches")
+        return await self.rebalance(id)
+
+    def check(self) -> None:
+        """Nothing lost, nothing doubled, and no group held anywhere but at its owner."""
+        assert self.plane.verdict() == (0, 0)
+        for worker, state in enumerate(self.plane.states):
+            assert not state.frozen and not state.held and not state.new_since, f"worker {worker}: {state}"
+            assert {g for g, rows in state.rows.items() if rows} <= {
+                g for g, owner in enumerate(self.plane.owners) if owner == worker
+            }
+
+
+async def _until_killed(runner: QueryRunner, stop: asyncio.Event) -> None:
+    try:
+        await runner.run(stop)
+    except Killed:
+        pass
+
+
+def move(sender: int = 0, receiver: int = 1, groups: tuple[int, ...] = (0, 3), **changes: Any) -> MoveRequest:
+    return MoveRequest(sender=sender, receiver=receiver, groups=groups, **changes)
