@@ -20,7 +20,7 @@ from trimtab import __version__
 DESCRIPTION: Final = """
 Balances windowed stream joins while they run.
 
-Every path but `/healthz` and `/readyz` needs a key: `Authorization: Bearer KEY`, made with `trimtab keys create`. Scopes:
+Every path but `/healthz` and `/readyz` needs a key of `trimtab keys create`: `Authorization: Bearer KEY`. Scopes:
 `read` for GET, `operate` for changes, `admin` for keys and audit. Changes take an `Idempotency-Key`: the same request
 under the same one is done once. Errors are RFC 9457 problem documents.
 """

@@ -5,7 +5,6 @@ The stream's ids are Redis's own, so a client that comes back to another instanc
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +16,7 @@ import redis
 from api.problems import Problem
 from manager.store import Event, ManagerStore
 
-STREAMS_MAX: Final = 100
+STREAMS_MAX: Final = 40
 """Followed at once on one instance: each holds a connection to Redis while it waits."""
 POLL_MS: Final = 500
 KEEP_ALIVE_POLLS: Final = 20
@@ -49,10 +48,10 @@ class EventStreams:
     def __init__(self, store: ManagerStore) -> None:
         self._store = store
         self._open = 0
-        self._stopping = asyncio.Event()
+        self._stopping = False
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
 
     def check_room(self) -> None:
         if self._open >= STREAMS_MAX:
@@ -71,7 +70,7 @@ class EventStreams:
             yield b"retry: 2000\n\n"
             quiet = 0
             async for event in self._store.follow(query, after, POLL_MS):
-                if self._stopping.is_set():
+                if self._stopping:
                     return
                 if event is not None:
                     yield sse(event)

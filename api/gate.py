@@ -10,6 +10,7 @@ forget what it never had to do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+AT_ONCE_MAX: Final = 16
+"""Requests that ask Redis at the same time; others wait their turn, rather than fail for want of a connection."""
 _ACCESS = logging.getLogger("trimtab.access")
 
 
@@ -55,6 +58,7 @@ class Gate:
         self._mutations = Buckets(settings.rates.mutations_per_s)
         self._failures = Buckets(settings.rates.failures_per_s)
         self._recent = RecentAnswers(settings.answers_kept_s, clock)
+        self._room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,7 +76,8 @@ class Gate:
             return
         headers = exchange.headers
         try:
-            record = await self._keys.caller(headers.get(b"authorization"))
+            async with self._room:
+                record = await self._keys.caller(headers.get(b"authorization"))
         except Problem as problem:
             if problem.status == 401 and (wait_s := self._failures.wait_s(_address(scope), self._clock())):
                 raise too_many(wait_s, "requests without a valid key") from None
@@ -91,7 +96,7 @@ class Gate:
             await self._app(scope, receive, exchange.send)
         else:
             name = f"{method} {path}?{scope.get('query_string', b'').decode('latin-1')}"
-            answer = await self._recent.get(name, lambda: caught(self._app, scope, receive))
+            answer = await self._recent.get(name, lambda: self._answer(scope, receive))
             await answer.send(exchange.send)
 
     async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
@@ -109,7 +114,7 @@ class Gate:
         given = headers.get(b"idempotency-key")
         scope["state"]["operation"] = operation_id(caller.id, given)
         if given is None:
-            answer = await caught(self._app, scope, replayed(body, receive))
+            answer = await self._answer(scope, replayed(body, receive))
         else:
             named = token(caller.id, given, exchange.method, exchange.path, body)
             known = await self._idempotency.begin(named)
@@ -119,12 +124,16 @@ class Gate:
                 return
             made: Answer | None = None
             try:
-                made = await caught(self._app, scope, replayed(body, receive))
+                made = await self._answer(scope, replayed(body, receive))
             finally:
                 await self._idempotency.end(named, made)
             answer = made
         self._recent.forget()
         await answer.send(exchange.send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        async with self._room:
+            return await caught(self._app, scope, receive)
 
     async def note(self, exchange: _Exchange) -> None:
         """Mutations by known callers go to the audit, refused ones too; a repeated answer was noted the first time."""

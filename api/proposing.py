@@ -112,12 +112,16 @@ async def carry_out(
     )
 
 
+def balancer(name: str) -> Policy:
+    return Pairwise() if name == "pairwise" else Level()
+
+
 def _policy(body: ProposalBody) -> Policy:
     if body.policy == "drain" and body.worker is not None:
         return Drain(body.worker)
     if body.policy == "fill" and body.worker is not None:
         return Fill(body.worker)
-    return Pairwise() if body.policy == "pairwise" else Level()
+    return balancer(body.policy)
 
 
 def _settings(kept: Settings, body: ProposalBody) -> Settings:

@@ -8,12 +8,12 @@ from fastapi import APIRouter
 
 from api.backend import Backend, QueryName, Use, not_found
 from api.problems import unavailable
+from api.proposing import balancer
 from api.routes.documents import answers
 from balancing.explain import Arrival, why_here, why_no_move
 from balancing.load import Snapshot
-from balancing.policies import Level, Pairwise
 from balancing.proposal import make_proposal
-from balancing.triggers import TriggerState, accept, decide
+from balancing.triggers import TriggerState, accept, decide, parse_trigger_state
 from manager.store import Json, now_ms
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["explain"])
@@ -31,15 +31,15 @@ _HERE: Json = {
 
 @router.get("/explain", summary="Why nothing is moved now, or what is about to be", responses=answers(_NOW, 404))
 async def explain(query: QueryName, use: Use) -> Json:
-    """Judged anew from the load as it is, as the balancer would if it were not resting."""
+    """Judged anew from the load and the settings as they are, with what the balancer remembers."""
     await use.seen(query)
     load, settings = await _load(use, query), await use.store.auto(query)
-    decision = decide(load, settings, TriggerState(), now_ms())
+    last = await use.store.decision(query)
+    decision = decide(load, settings, _remembered(last), now_ms())
     if decision.act:
-        policy = Pairwise() if settings.policy == "pairwise" else Level()
-        proposal = await asyncio.to_thread(make_proposal, load, policy, settings, id="explain")
+        proposal = await asyncio.to_thread(make_proposal, load, balancer(settings.policy), settings, id="explain")
         decision = accept(decision, proposal, settings, now_ms())
-    return {"query": query, **why_no_move(load, settings, decision).to_json()}
+    return {"query": query, **why_no_move(load, settings, decision).to_json(), "last_decision": last}
 
 
 @router.get("/partitions/{group}/explain", summary="Why this group is where it is", responses=answers(_HERE, 404, 422))
@@ -50,6 +50,13 @@ async def explain_group(query: QueryName, group: int, use: Use) -> Json:
     load, settings = await _load(use, query), await use.store.auto(query)
     told = why_here(load, settings, group, await _arrival(use, query, group))
     return {"query": query, **told.to_json()}
+
+
+def _remembered(last: Json | None) -> TriggerState:
+    try:
+        return TriggerState() if last is None else parse_trigger_state(last["state"])
+    except (KeyError, TypeError, ValueError):
+        return TriggerState()
 
 
 async def _load(use: Backend, query: str) -> Snapshot:

@@ -23,6 +23,7 @@ async def readyz(use: Use) -> Json:
         await use.store.ping()
     except (redis.RedisError, OSError):
         raise unavailable() from None
-    if why := use.not_ready():
-        raise unavailable(why)
+    if use.not_ready():
+        # Why is in the log: this path is open to everybody.
+        raise unavailable("The manager is not ready")
     return {"status": "ready"}

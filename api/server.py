@@ -1,0 +1,154 @@
+"""`trimtab serve`: manager and API in one process, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import redis
+import uvicorn
+from starlette.types import ASGIApp
+
+from api.app import create_app
+from api.backend import Backend
+from api.events import EventStreams
+from api.gate import GateSettings
+from api.keys import KeyStore
+from manager.service import ManagerService
+from manager.store import ManagerStore
+from trimtab.errors import InvalidInput
+from trimtab.store import redacted
+
+GRACE_S: Final = 5
+"""How long open requests may still take after a signal."""
+DEFAULT_REDIS: Final = "redis://localhost:6379/0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    redis: str = DEFAULT_REDIS
+    host: str = "127.0.0.1"
+    port: int = 8765
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    access_log: bool = True
+    gate: GateSettings = field(default_factory=GateSettings)
+
+
+class Server(uvicorn.Server):
+    """Ends on a signal without raising it again, and tells event streams first: they would never end by themselves."""
+
+    def __init__(self, app: ASGIApp, streams: EventStreams, settings: ServeSettings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                log_config=None,
+                access_log=False,  # the gate writes one that holds no secrets
+                server_header=False,
+                date_header=True,
+                timeout_graceful_shutdown=GRACE_S,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._streams = streams
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._end) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int, frame: object) -> None:
+        if self.should_exit and number == signal.SIGINT:
+            self.force_exit = True
+        self.end()
+
+    def end(self) -> None:
+        self._streams.stop()
+        self.should_exit = True
+
+
+async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) -> None:
+    """Until a signal ends it: requests first, then the manager hands its leases back."""
+    # The API has connections of its own: clients that follow events must not keep the manager from its lease.
+    managed, asked = ManagerStore(settings.redis), ManagerStore(settings.redis)
+    listening = listen(settings.host, settings.port)
+    service = ManagerService(managed)
+    streams = EventStreams(asked)
+    app = create_app(Backend(asked, streams, not_ready=service.not_ready), settings.gate)
+    server = Server(app, streams, settings)
+    try:
+        for line in await _greeting(settings, asked, listening.getsockname()[1]):
+            tell(line)
+        await service.start()
+        await server.serve(sockets=[listening])
+    finally:
+        await service.stop()
+        await managed.close()
+        await asked.close()
+        listening.close()
+
+
+def run_server(settings: ServeSettings) -> int:
+    _log_to_stderr(settings.access_log)
+    asyncio.run(serve(settings, lambda line: print(line, flush=True)))
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Taken before anything starts, so that a port in use is told in one line."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidInput(
+            "--port", f"{host}:{port}", f"cannot be listened on ({error.strerror})", "Name another --port or --host."
+        ) from None
+
+
+async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> list[str]:
+    scheme = "http" if settings.tls_cert is None else "https"
+    shown = redacted(settings.redis)
+    lines = [f"Trimtab serves on {scheme}://{settings.host}:{port} (queries from {shown})"]
+    try:
+        keys = await KeyStore(store.client).all()
+    except (redis.RedisError, OSError):
+        lines.append(f"{shown} does not answer yet: waiting for it. Is it the Redis that the query was given?")
+        keys = []
+    if not keys:
+        lines.append("There is no API key yet. Make one in another terminal:")
+    else:
+        lines.append(f"{len(keys)} API keys are known. Another one:")
+    option = "" if settings.redis == DEFAULT_REDIS else f" --redis {shown}"
+    lines.append(f"  export TRIMTAB_KEY=$(trimtab keys create --scope operate --name me{option})")
+    if scheme == "http" and settings.host not in ("127.0.0.1", "localhost", "::1"):
+        lines.append("Keys travel unencrypted: give --tls-cert and --tls-key, or put TLS in front.")
+    return lines
+
+
+def _log_to_stderr(access: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name, level in (("trimtab", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
+    logging.getLogger("trimtab.access").setLevel(logging.INFO if access else logging.WARNING)
