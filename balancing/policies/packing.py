@@ -135,15 +135,17 @@ def refined(problem: Packing, packed: Packed | None, precision: float, max_bytes
     spent = sum(float(problem.group_bytes[group]) for group in moved)
     for _ in range(REFINEMENTS_MAX):
         sender, receiver = int(loads.argmax()), int(loads.argmin())
-        candidates = np.flatnonzero((bin_of == sender) & may_move).tolist()
         amount = float(loads[sender] - loads[receiver]) / 2
-        groups = nearest({group: float(problem.group_load[group]) for group in candidates}, amount)
-        load = sum(float(problem.group_load[group]) for group in groups)
-        cost = sum(_added_bytes(problem, group, sender, receiver) for group in groups)
+        there = np.flatnonzero((bin_of == sender) & may_move)
+        here = np.flatnonzero((bin_of == receiver) & may_move)
+        away, back = _exchange(problem.group_load, there, here, amount)
+        load = float(problem.group_load[away].sum() - problem.group_load[back].sum())
+        cost = sum(_added_bytes(problem, group, sender, receiver) for group in away)
+        cost += sum(_added_bytes(problem, group, receiver, sender) for group in back)
         if max(loads[sender] - load, loads[receiver] + load) > loads[sender] - precision or spent + cost > max_bytes:
             break
         spent += cost
-        bin_of[list(groups)] = receiver
+        bin_of[away], bin_of[back] = receiver, sender
         loads[sender] -= load
         loads[receiver] += load
     changed = np.flatnonzero(bin_of != problem.bin_of).tolist()
@@ -152,6 +154,23 @@ def refined(problem: Packing, packed: Packed | None, precision: float, max_bytes
         largest=float(loads.max()),
         moved_bytes=sum(float(problem.group_bytes[group]) for group in changed),
     )
+
+
+def _exchange(load: Floats, there: Ints, here: Ints, amount: float) -> tuple[list[int], list[int]]:
+    """Groups to give away and to take back, differing by nearly `amount`: some for none, or, if nearer, one for one."""
+    away = list(nearest({group: float(load[group]) for group in there.tolist()}, amount))
+    if not there.size or not here.size:
+        return away, []
+    # For each group that could leave, the two that come nearest to what should come back for it.
+    ascending = here[np.argsort(load[here], kind="stable")]
+    wanted = load[there] - amount
+    above = np.searchsorted(load[ascending], wanted).clip(0, ascending.size - 1)
+    options = np.stack([ascending[(above - 1).clip(0)], ascending[above]])
+    off = np.abs(load[options] - wanted)
+    side, which = np.unravel_index(int(off.argmin()), off.shape)
+    if off[side, which] >= abs(amount - float(load[away].sum())):
+        return away, []
+    return [int(there[which])], [int(options[side, which])]
 
 
 def _added_bytes(problem: Packing, group: int, sender: int, receiver: int) -> float:
