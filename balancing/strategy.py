@@ -20,11 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.settings import Strategy
+from balancing.settings import STRATEGIES, Strategy
+from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
 """Steps 1-2 of both protocols: the question is bound to one batch and its answer counts when that is committed."""
@@ -207,7 +208,9 @@ def choose(
     )
 
 
-def _asked(strategy: str) -> Literal["ptlb", "mslb"]:
+def _asked(strategy: str) -> Strategy:
+    if strategy not in STRATEGIES:
+        raise InvalidInput("strategy", strategy, "is no strategy", f"Use one of {', '.join(STRATEGIES)}.")
     return "ptlb" if strategy == "ptlb" else "mslb"
 
 
