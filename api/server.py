@@ -26,18 +26,18 @@ from api.keys import KeyStore
 from manager.service import ManagerService
 from manager.store import ManagerStore
 from trimtab.errors import InvalidInput
+from trimtab.remote.names import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.store import redacted
 
 GRACE_S: Final = 5
 """How long open requests may still take after a signal."""
-DEFAULT_REDIS: Final = "redis://localhost:6379/0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
     redis: str = DEFAULT_REDIS
     host: str = "127.0.0.1"
-    port: int = 8765
+    port: int = DEFAULT_PORT
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = True

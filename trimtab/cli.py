@@ -11,6 +11,7 @@ from typing import Final
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.remote.commands import add_commands
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -89,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     mapping.add_argument("--redis", required=True, metavar="URL", help=_REDIS_HELP)
     mapping.add_argument("--json", action="store_true", help="print JSON")
     mapping.set_defaults(action=_mapping)
+
+    add_commands(commands)
 
     archive = commands.add_parser("archive", help="write what spark-submit needs into a directory")
     archive.add_argument("directory", type=Path, metavar="DIR")

@@ -14,10 +14,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.remote.names import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 
-DEFAULT_URL: Final = "http://127.0.0.1:8765"
-URL_VARIABLE: Final = "TRIMTAB_URL"
-KEY_VARIABLE: Final = "TRIMTAB_KEY"
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 15.0
 """How long a server that says 503 is asked again before the user hears of it."""
@@ -31,14 +29,17 @@ class RemoteFailure(TrimtabError):
 class Refusal(InvalidInput):
     """The server refused, and said why in a problem document."""
 
-    def __init__(self, field: str, value: object, problem: str, remedy: str, status: int = 422) -> None:
+    def __init__(
+        self, field: str, value: object, problem: str, remedy: str, status: int = 422, kind: str = "invalid"
+    ) -> None:
         super().__init__(field, value, problem, remedy)
         self.status = status
+        self.kind = kind
         if not field:
             self.args = (f"{problem}. {remedy}",)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.field, self.value, self.problem, self.remedy, self.status)
+        return type(self), (self.field, self.value, self.problem, self.remedy, self.status, self.kind)
 
 
 class Client:
@@ -146,4 +147,5 @@ def _error(answer: httpx.Response) -> TrimtabError:
         return RemoteFailure(f"{detail.rstrip('.')}. {remedy}")
     field, value = str(problem.get("field", "")), problem.get("value")
     detail = detail.rstrip(".").removeprefix(field).lstrip(": ") if field else detail.rstrip(".")
-    return Refusal(field, value, detail, remedy, answer.status_code)
+    kind = str(problem.get("type", "")).rpartition(":")[2]
+    return Refusal(field, value, detail, remedy, answer.status_code, kind)

@@ -1,0 +1,191 @@
+"""The commands that speak to a server: their options, spelled as the user types them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trimtab.remote.names import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
+
+Parsers = Any
+"""argparse's own type for subparsers is private."""
+_REDIS_HELP = f"URL of the Redis that the query was given (or {REDIS_VARIABLE}; default {DEFAULT_REDIS})"
+
+
+def add_commands(commands: Parsers) -> None:
+    _add_serve(commands)
+    _add_reading(commands)
+    _add_moving(commands)
+    _add_settings(commands)
+    _add_keys(commands)
+
+
+def groups(text: str) -> list[int]:
+    """Numbers as in "4,9,17" or "4-7,9"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: write 4,9,17 or 4-7")
+        found += range(int(first), int(last or first) + 1)
+        if len(found) > 10_000:
+            raise argparse.ArgumentTypeError(f"{text!r} names more than 10,000 numbers")
+    return found
+
+
+def _add_serve(commands: Parsers) -> None:
+    serve = commands.add_parser("serve", help="run the manager and its REST API; finds running queries through Redis")
+    serve.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
+    serve.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    serve.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen on ({DEFAULT_PORT})"
+    )
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate: serve https")
+    serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line per request")
+    serve.set_defaults(action=_later("trimtab.remote.serving", "serve"))
+
+
+def _add_reading(commands: Parsers) -> None:
+    for name, text in (
+        ("queries", "list the queries"),
+        ("workers", "list workers with their load"),
+        ("partitions", "list partition groups with owner and load"),
+        ("migrations", "list migrations, newest first"),
+    ):
+        parser = commands.add_parser(name, help=text)
+        if name != "queries":
+            parser.add_argument("--query", metavar="NAME", help="this one only")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+        _server(parser)
+        parser.set_defaults(action=_later("trimtab.remote.reading", name))
+
+    events = commands.add_parser("events", help="print what happened lately, and with --follow what happens")
+    events.add_argument("--query", metavar="NAME", help="of this one only")
+    events.add_argument("--follow", action="store_true", help="go on until interrupted")
+    events.add_argument("--json", action="store_true", help="print a JSON object per line")
+    _server(events)
+    events.set_defaults(action=_later("trimtab.remote.reading", "events"))
+
+    explain = commands.add_parser("explain", help="why nothing is moved now, or why a group is where it is")
+    explain.add_argument("--query", required=True, metavar="NAME")
+    explain.add_argument("--group", type=int, metavar="N", help="this partition group")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+    _server(explain)
+    explain.set_defaults(action=_later("trimtab.remote.reading", "explain"))
+
+
+def _add_moving(commands: Parsers) -> None:
+    propose = commands.add_parser("propose", help="what a rebalance would do, and what it would cost")
+    propose.add_argument("--query", required=True, metavar="NAME")
+    propose.add_argument("--policy", choices=("level", "pairwise", "drain", "fill"), help="level, unless you say so")
+    propose.add_argument("--worker", type=int, metavar="N", help="for drain and fill")
+    propose.add_argument("--json", action="store_true", help="print JSON")
+    _manner(propose)
+    propose.set_defaults(action=_later("trimtab.remote.moving", "propose"))
+
+    rebalance = commands.add_parser("rebalance", help="move groups; follows the protocol's steps to the end")
+    rebalance.add_argument("--query", required=True, metavar="NAME")
+    rebalance.add_argument("--from", dest="sender", type=int, metavar="WORKER")
+    rebalance.add_argument("--to", dest="receiver", type=int, metavar="WORKER")
+    rebalance.add_argument("--groups", type=groups, metavar="N,N", help="partition groups, such as 4,9,17 or 4-7")
+    rebalance.add_argument("--amount", metavar="SHARE", help="of the sender's load, such as 25%%")
+    rebalance.add_argument("--measure", choices=("cpu", "bytes"), help="what the amount is a share of (cpu)")
+    rebalance.add_argument("--proposal", metavar="ID", help="do what was proposed")
+    rebalance.add_argument("--policy", choices=("level", "pairwise"), help="where nothing else is named (level)")
+    _manner(rebalance)
+    _waiting(rebalance)
+    rebalance.set_defaults(action=_later("trimtab.remote.moving", "rebalance"))
+
+    for name, text in (("drain", "leave a worker empty, for scale-in"), ("fill", "give a worker its share")):
+        parser = commands.add_parser(name, help=text)
+        parser.add_argument("--query", required=True, metavar="NAME")
+        parser.add_argument("--worker", required=True, type=int, metavar="N")
+        _manner(parser)
+        _waiting(parser)
+        parser.set_defaults(action=_later("trimtab.remote.moving", name))
+
+    cancel = commands.add_parser("cancel", help="cancel a migration, or all of a rebalance")
+    cancel.add_argument("id", metavar="MIGRATION")
+    cancel.add_argument("--query", metavar="NAME", help="whose it is; else all are searched")
+    cancel.add_argument("--reason", default="", metavar="TEXT")
+    _server(cancel)
+    cancel.set_defaults(action=_later("trimtab.remote.moving", "cancel"))
+
+
+def _add_settings(commands: Parsers) -> None:
+    auto = commands.add_parser("auto", help="the balancer's own decisions: on, off, status")
+    auto.add_argument("switch", choices=("on", "off", "status"))
+    auto.add_argument("--query", required=True, metavar="NAME")
+    auto.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, see status")
+    auto.add_argument("--reason", default="", metavar="TEXT")
+    auto.add_argument("--json", action="store_true", help="print JSON")
+    _server(auto)
+    auto.set_defaults(action=_later("trimtab.remote.settings", "auto"))
+
+    for name, what, text in (
+        ("pin", "groups", "keep groups where they are"),
+        ("unpin", "groups", "let groups be moved again"),
+        ("exclude", "workers", "leave workers out of balancing"),
+        ("include", "workers", "let workers take part again"),
+    ):
+        parser = commands.add_parser(name, help=text)
+        parser.add_argument("--query", required=True, metavar="NAME")
+        parser.add_argument(f"--{what}", dest="numbers", required=True, type=groups, metavar="N,N")
+        parser.add_argument("--reason", default="", metavar="TEXT")
+        _server(parser)
+        parser.set_defaults(action=_later("trimtab.remote.settings", name))
+
+
+def _add_keys(commands: Parsers) -> None:
+    keys = commands.add_parser("keys", help="API keys: create, list, revoke (needs Redis, not the server)")
+    verbs = keys.add_subparsers(metavar="VERB", required=True)
+    create = verbs.add_parser("create", help="make a key and print it, once")
+    create.add_argument("--name", required=True, metavar="NAME", help="whose it is, for the audit log")
+    create.add_argument("--scope", default="read", metavar="SCOPE", help="read, operate or admin (read)")
+    known = verbs.add_parser("list", help="list keys, without their secrets")
+    known.add_argument("--json", action="store_true", help="print JSON")
+    revoke = verbs.add_parser("revoke", help="revoke a key by its id, or all of a name")
+    revoke.add_argument("key", metavar="ID-OR-NAME")
+    for verb, parser in (("create", create), ("list_keys", known), ("revoke", revoke)):
+        parser.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
+        parser.set_defaults(action=_later("trimtab.remote.keys", verb))
+
+
+def _server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help=f"the server (or {URL_VARIABLE}; default {DEFAULT_URL})")
+    parser.add_argument(
+        "--key", metavar="KEY", help=f"the API key; better in {KEY_VARIABLE}, where `ps` does not see it"
+    )
+
+
+def _manner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strategy", metavar="NAME", help="ptlb, mslb or auto (auto)")
+    parser.add_argument("--max-pause", metavar="TIME", help="longest addition to a batch, such as 500ms")
+    parser.add_argument("--order", choices=("hot-first", "hot-last"), help="of a paced move")
+    parser.add_argument("--expected-epoch", type=int, metavar="N", help="refuse if the query stands elsewhere by now")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="recorded with the request")
+    _server(parser)
+
+
+def _waiting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-wait", dest="wait", action="store_false", help="print the id and return")
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: use 0 to 65535")
+    return int(text)
+
+
+def _later(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """Imported when the command runs: `trimtab --help` loads neither HTTP nor Redis."""
+
+    def act(options: argparse.Namespace) -> int:
+        import importlib
+
+        return int(getattr(importlib.import_module(module), name)(options))
+
+    return act

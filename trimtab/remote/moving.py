@@ -1,0 +1,109 @@
+"""Commands that move groups: propose, rebalance, drain, fill, cancel."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from typing import Any
+from urllib.parse import quote
+
+from trimtab.errors import InvalidInput
+from trimtab.remote.client import Client, Refusal, at, from_options
+from trimtab.remote.follow import FAILED_STATES, follow, summary
+from trimtab.remote.tables import proposal_lines
+
+Json = dict[str, Any]
+
+
+def propose(options: argparse.Namespace) -> int:
+    body = _manner(options) | _given(options, policy="policy", worker="worker")
+    with contextlib.closing(from_options(options.url, options.key)) as client:
+        found = client.post(f"{at(options.query)}/proposals", body)
+    print(json.dumps(found, indent=1) if options.json else "\n".join(proposal_lines(found)))
+    return 0
+
+
+def rebalance(options: argparse.Namespace) -> int:
+    body = _manner(options) | _given(
+        options,
+        sender="from",
+        receiver="to",
+        groups="groups",
+        amount="amount",
+        measure="measure",
+        proposal="proposal",
+        policy="policy",
+    )
+    return _move(options, "rebalances", body)
+
+
+def drain(options: argparse.Namespace) -> int:
+    return _move(options, "drain", _manner(options) | {"worker": options.worker})
+
+
+def fill(options: argparse.Namespace) -> int:
+    return _move(options, "fill", _manner(options) | {"worker": options.worker})
+
+
+def cancel(options: argparse.Namespace) -> int:
+    with contextlib.closing(from_options(options.url, options.key)) as client:
+        for query in [options.query] if options.query else client.queries():
+            for kind in ("migrations", "rebalances"):
+                if _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason):
+                    print(f"{options.id}: asked to cancel; see trimtab migrations --query {query}")
+                    return 0
+    raise InvalidInput("MIGRATION", options.id, "is not known", "See `trimtab migrations` for those that are.")
+
+
+def _cancelled(client: Client, path: str, reason: str) -> bool:
+    """False where this query has no such migration: another one may."""
+    try:
+        client.post(path, {"reason": reason})
+    except Refusal as refusal:
+        if refusal.status == 404 and refusal.field in ("migration", "rebalance"):
+            return False
+        raise
+    return True
+
+
+def _move(options: argparse.Namespace, path: str, body: Json) -> int:
+    with contextlib.closing(from_options(options.url, options.key)) as client:
+        try:
+            asked = client.post(f"{at(options.query)}/{path}", body)
+        except Refusal as refusal:
+            if refusal.kind == "nothing-to-do":
+                print(refusal.problem)
+                return 0
+            raise
+        if not options.wait:
+            print(asked["id"])
+            return 0
+        return _to_the_end(client, options.query, asked["id"])
+
+
+def _to_the_end(client: Client, query: str, name: str) -> int:
+    try:
+        ended = follow(client, query, name)
+    except KeyboardInterrupt:
+        print(f"\n{name} goes on without you; undo it with: trimtab cancel {name} --query {query}")
+        raise
+    print(summary(ended))
+    return 1 if ended["state"] in FAILED_STATES or not ended["audit"]["clean"] else 0
+
+
+def _manner(options: argparse.Namespace) -> Json:
+    return _given(
+        options,
+        strategy="strategy",
+        max_pause="max_pause",
+        order="order",
+        expected_epoch="expected_epoch",
+        reason="reason",
+    )
+
+
+def _given(options: argparse.Namespace, **names: str) -> Json:
+    """What the user typed; what is left out is left to the server."""
+    typed = {field: getattr(options, option) for option, field in names.items()}
+    return {field: value for field, value in typed.items() if value not in (None, "")}

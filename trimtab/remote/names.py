@@ -1,0 +1,12 @@
+"""Where things are unless the user says otherwise, and how he says it in the environment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_PORT: Final = 8765
+DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_REDIS: Final = "redis://localhost:6379/0"
+URL_VARIABLE: Final = "TRIMTAB_URL"
+KEY_VARIABLE: Final = "TRIMTAB_KEY"
+REDIS_VARIABLE: Final = "TRIMTAB_REDIS"

@@ -1,0 +1,27 @@
+"""`trimtab serve`, as far as options go; the rest is api/server.py."""
+
+from __future__ import annotations
+
+import argparse
+
+from api.server import ServeSettings, run_server
+from trimtab.errors import InvalidInput
+from trimtab.remote.keys import redis_url
+
+
+def serve(options: argparse.Namespace) -> int:
+    for name, path in (("--tls-cert", options.tls_cert), ("--tls-key", options.tls_key)):
+        if path is not None and not path.is_file():
+            raise InvalidInput(name, str(path), "is no file", "Give a PEM file.")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise InvalidInput("--tls-key", None, "is missing, or --tls-cert is", "Give both.")
+    return run_server(
+        ServeSettings(
+            redis=redis_url(options.redis),
+            host=options.host,
+            port=options.port,
+            tls_cert=options.tls_cert,
+            tls_key=options.tls_key,
+            access_log=options.access_log,
+        )
+    )

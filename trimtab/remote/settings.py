@@ -1,0 +1,63 @@
+"""Commands that set: auto on|off|status, pin, unpin, exclude, include."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from typing import Any
+
+from trimtab.errors import InvalidInput
+from trimtab.remote.client import at, from_options
+from trimtab.remote.tables import auto_lines, numbers
+
+Json = dict[str, Any]
+
+
+def auto(options: argparse.Namespace) -> int:
+    body: Json = dict(map(_setting, options.set))
+    if options.switch != "status":
+        body["enabled"] = options.switch == "on"
+    with contextlib.closing(from_options(options.url, options.key)) as client:
+        path = f"{at(options.query)}/auto"
+        found = client.put(path, body | {"reason": options.reason}) if body else client.get(path)
+    print(json.dumps(found, indent=1) if options.json else "\n".join(auto_lines(found)))
+    return 0
+
+
+def pin(options: argparse.Namespace) -> int:
+    return _rule(options, "pinned", add=True)
+
+
+def unpin(options: argparse.Namespace) -> int:
+    return _rule(options, "pinned", add=False)
+
+
+def exclude(options: argparse.Namespace) -> int:
+    return _rule(options, "excluded", add=True)
+
+
+def include(options: argparse.Namespace) -> int:
+    return _rule(options, "excluded", add=False)
+
+
+def _rule(options: argparse.Namespace, field: str, *, add: bool) -> int:
+    with contextlib.closing(from_options(options.url, options.key)) as client:
+        path = f"{at(options.query)}/rules"
+        known = set(client.get(path)[field])
+        wanted = known | set(options.numbers) if add else known - set(options.numbers)
+        found = client.put(path, {field: sorted(wanted), "reason": options.reason})
+    print(
+        f"pinned groups: {numbers(found['pinned']) or 'none'}; excluded workers: {numbers(found['excluded']) or 'none'}"
+    )
+    return 0
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InvalidInput("--set", text, "is no setting", "Write NAME=VALUE, such as start_ratio=1.3.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
