@@ -46,14 +46,15 @@ def parse_pause(value: object) -> object:
     if value is None:
         return None
     remedy = 'Give a time above 0, such as "500ms", "2 seconds" or 500 (milliseconds).'
+    number = value
     if isinstance(value, str):
         try:
-            value = parse_us(value, "max_pause") / 1000
+            number = parse_us(value, "max_pause") / 1000
         except InvalidInput:
             raise InvalidInput("max_pause", value, "is no duration", remedy) from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
         raise InvalidInput("max_pause", value, "is no duration", remedy)
-    return float(value)
+    return float(number)
 
 
 Share = Annotated[float | None, BeforeValidator(parse_amount, json_schema_input_type=str | float | None)]

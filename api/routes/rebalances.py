@@ -64,7 +64,12 @@ async def create(
         request = _explicit(query, body, operation, by)
     else:
         asked = ProposalBody(
-            policy=body.policy, strategy=body.strategy, max_pause=body.max_pause, order=body.order, reason=body.reason
+            policy=body.policy,
+            strategy=body.strategy,
+            max_pause=body.max_pause,
+            order=body.order,
+            reason=body.reason,
+            expected_epoch=body.expected_epoch,
         )
         proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
         request = await carry_out(use, query, proposal, body, operation, by)
@@ -105,6 +110,7 @@ async def _one_worker(
         max_pause=body.max_pause,
         order=body.order,
         reason=body.reason,
+        expected_epoch=body.expected_epoch,
     )
     proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
     return await _submit(use, await carry_out(use, query, proposal, body, operation, by), response, single=False)

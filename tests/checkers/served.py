@@ -7,21 +7,27 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import httpx
+import redis
 
 from api.app import create_app
 from api.backend import Backend
 from api.events import EventStreams
 from api.gate import GateSettings
 from api.keys import KeyStore, Scope, new_key
+from api.limits import Rates
 from api.server import Server, ServeSettings, listen
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
+from manager.snapshots import save_snapshot
 from manager.store import ManagerStore
+from manager.watch import Watch
 from tests.simulation.data_plane import DataPlane
 
+FRESH = GateSettings(answers_kept_s=0.0, rates=Rates(mutations_per_s=10_000, failures_per_s=10_000))
+"""No answer is kept and nobody is told to wait, where a test is not about that."""
 QUICK = ManagerSettings(poll_s=0.005, discover_s=0.01, backoff_max_s=0.05)
 
 
@@ -37,7 +43,7 @@ class Served:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.redis_url = redis_url
-        self._gate = gate or GateSettings(answers_kept_s=0.0)
+        self._gate = gate or FRESH
         self._with_manager = manager
         self._clock = clock
         self._ready = threading.Event()
@@ -96,6 +102,14 @@ class Served:
         await asked.close()
 
 
+def cleared(redis_url: str) -> None:
+    """A Redis without queries; keys stay, so clients can be used again."""
+    with redis.Redis.from_url(redis_url) as client:
+        for name in client.scan_iter("trimtab:*"):
+            if not bytes(name).startswith(b"trimtab:api:keys"):
+                client.delete(name)
+
+
 class _Told(Server):
     """Says when it listens."""
 
@@ -116,3 +130,25 @@ def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds
         if plane is not None:
             plane.step()
         time.sleep(0.01)
+
+
+def measured(redis_url: str, query: str = "orders") -> None:
+    """Does what the leader does for readers: leaves a load snapshot in Redis."""
+
+    async def look() -> None:
+        store = ManagerStore(redis_url)
+        watch = Watch(store, query, QUICK)
+        await watch.look()
+        snapshot = watch.snapshot({}, await store.rules(query))
+        assert snapshot is not None
+        await save_snapshot(store.client, snapshot)
+        await store.close()
+
+    asyncio.run(look())
+
+
+def contents(plane: DataPlane) -> dict[str, bytes | None]:
+    """All that Redis holds of the query, to be compared: did anything change?"""
+    found = sorted(str(name) for name in plane.store.client.keys(f"trimtab:{{{plane.query}}}:*"))
+    with redis.Redis.from_url(plane.store.url) as raw:
+        return {name: cast("bytes | None", raw.dump(name)) for name in found}
