@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ensure_java()
     set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-bench-"))
-    spark = _session(options.memory)
+    spark = session(options.memory)
     outcomes: list[Outcome] = []
     try:
         _warm_up(spark, options, scratch / "warm", console)
@@ -112,7 +112,7 @@ def _workloads(options: argparse.Namespace) -> list[Workload]:
     ]
 
 
-def _session(memory: str) -> SparkSession:
+def session(memory: str) -> SparkSession:
     spark = (
         SparkSession.builder.master(f"local-cluster[2,1,{_megabytes(memory)}]")
         .appName("trimtab benchmark")

@@ -1,0 +1,371 @@
+"""What balancing gains and what a move costs: `python -m benchmarks.rebalance --help`.
+
+1. Gain. A join-bound workload on two executors of one core, three ways: its load spread evenly from the start, three
+   quarters of it on one executor and nobody balancing, and the same with the manager balancing by itself.
+2. A paced move (MSLB) of two million state rows from one worker to the other: how much longer do batches take?
+3. A parallel track (PTLB): when is it finished, in event time, and does a row wait?
+
+Ratios in one run count; absolute times are this machine's, today. Results of the three ways of part 1 are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.native_join import session
+from manager.embedded import EmbeddedManager
+from manager.requests import MoveRequest, RebalanceRequest
+from trimtab import JoinQuery, Stream
+from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from trimtab.offset_log import Checkpoint
+from trimtab.runner.progress import ProgressReader
+from trimtab.store import Store
+
+PARTITIONS: Final = 64
+STREAMS: Final = "ABC"
+SCHEMA: Final = "user long, price double, at timestamp"
+BATCH_US: Final = 1_000_000
+START_US: Final = 1_700_000_000_000_000
+SHARE: Final = 0.75
+"""Of the load that one executor has at first."""
+WANTED: Final = {"of even": 0.95, "of unbalanced": 1.3, "longest batch": 1.5}
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`rows` per stream and batch over `keys` keys. Batch 0 covers `first` batches of event time, the others one."""
+
+    rows: int
+    keys: int
+    window_us: int
+    lateness_us: int
+    batches: int
+    first: int = 1
+    heavy: float = 0.5
+    """Share of the rows whose groups worker 0 owns at first."""
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, scratch: Path, redis: str, console: Console) -> None:
+        self.spark, self.scratch, self.redis, self.console = spark, scratch, redis, console
+        self.store = Store(redis)
+        found = spark.range(0, 100_000, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").collect()
+        self.groups: Longs = np.array([row[0] for row in found], np.int64)
+
+    def write(self, name: str, shape: Shape) -> Path:
+        """The input files of one trial. Heavy keys are those of even groups, which worker 0 of two begins with."""
+        directory = self.scratch / name / "in"
+        rng = np.random.default_rng(11)
+        half = shape.keys // 2
+        heavy = np.flatnonzero(self.groups % 2 == 0)[:half]
+        light = np.flatnonzero(self.groups % 2 == 1)[:half]
+        for stream in STREAMS:
+            (directory / stream).mkdir(parents=True)
+            first = START_US
+            for batch in range(shape.batches):
+                length = shape.first if batch == 0 else 1
+                rows, last = shape.rows * length, first + BATCH_US * length
+                is_heavy = rng.random(rows) < shape.heavy
+                users = np.where(is_heavy, rng.choice(heavy, rows), rng.choice(light, rows))
+                times = np.sort(rng.integers(first, last, rows))
+                columns = {"user": users, "price": rng.random(rows), "at": pa.array(times, pa.timestamp("us", "UTC"))}
+                path = directory / stream / f"{batch:05d}.parquet"
+                pq.write_table(pa.table(columns), path)
+                os.utime(path, (1_600_000_000 + batch, 1_600_000_000 + batch))
+                first = last
+        return directory
+
+    def start(self, name: str, shape: Shape, directory: Path) -> Trial:
+        spark = self.spark.newSession()
+        query = JoinQuery(
+            name=name,
+            window=f"{shape.window_us} microseconds",
+            lateness=f"{shape.lateness_us} microseconds",
+            partitions=PARTITIONS,
+            workers=2,
+            streams=[Stream(stream, key="user", time="at") for stream in STREAMS],
+        )
+        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        inputs = {stream: reader.parquet(str(directory / stream)) for stream in STREAMS}
+        checkpoint = self.scratch / name / "checkpoint"
+        result = query.join(spark, inputs, redis=self.redis, checkpoint=str(checkpoint))
+        output = self.scratch / name / "out"
+        running = (
+            result.writeStream.format("parquet")
+            .option("path", str(output))
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        return Trial(self, name, shape, running, checkpoint, output)
+
+
+class Trial:
+    """One query under way."""
+
+    def __init__(self, bench: Bench, name: str, shape: Shape, query: Any, checkpoint: Path, output: Path) -> None:
+        self.bench, self.name, self.shape, self.query = bench, name, shape, query
+        self.checkpoint, self.output = checkpoint, output
+        self.reader = ProgressReader(query)
+        self.batch_ms: dict[int, float] = {}
+
+    def look(self) -> int:
+        """Batches that have finished so far, -1 for none. Only those with rows of every stream count."""
+        for progress in self.reader.new():
+            if progress.rows >= self.shape.rows * len(STREAMS):
+                self.batch_ms[progress.batch] = float(progress.ms)
+        if not self.query.isActive and self.query.exception() is not None:
+            raise RuntimeError(f"{self.name}: {self.query.exception()}")
+        return max(self.batch_ms, default=-1)
+
+    def until(self, done: Any, deadline_s: float = 1200.0) -> None:
+        end = time.monotonic() + deadline_s
+        while not done():
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self.name}: nothing for {deadline_s:g} s")
+            time.sleep(0.05)
+            self.look()
+
+    def finish(self) -> None:
+        self.until(lambda: len(self.batch_ms) >= self.shape.batches)
+        self.query.stop()
+
+    def loads(self) -> list[float]:
+        """CPU seconds of the join in the newest batch, by worker."""
+        return [
+            report.phase_ns.get("join", 0) / 1e9 for _, report in sorted(self.bench.store.reports(self.name).items())
+        ]
+
+    def results(self) -> int:
+        return int(self.bench.spark.read.parquet(str(self.output)).count())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parse(argv)
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    ensure_java()
+    set_pyspark_python()
+    scratch = Path(tempfile.mkdtemp(prefix="trimtab-rebalance-"))
+    found: dict[str, Any] = {}
+    spark = session(options.memory)
+    try:
+        with EmbeddedRedis() as server:
+            bench = Bench(spark, scratch, server.url, console)
+            for part in options.parts.split(","):
+                found[part] = {"gain": gain, "mslb": paced_move, "ptlb": parallel_track}[part](bench, options)
+    finally:
+        spark.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+    _show(found, console)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "rebalance.json").write_text(json.dumps(found, indent=1))
+    console.print(f"written to {options.output}/rebalance.json")
+    return 0 if all(part.get("exact", True) for part in found.values()) else 1
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.rebalance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", default="gain,mslb,ptlb", help="which parts to run (gain,mslb,ptlb)")
+    parser.add_argument("--rows", type=int, default=40_000, help="gain: rows per stream and batch (40000)")
+    parser.add_argument("--fill", type=int, default=12, help="gain: batches of event time that the state covers (12)")
+    parser.add_argument("--measured", type=int, default=8, help="gain: batches measured (8)")
+    parser.add_argument("--state", type=int, default=2_000_000, help="mslb: state rows that move (2000000)")
+    parser.add_argument("--memory", default="4g", help="memory of each of the two executors (4g)")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for the JSON")
+    return parser.parse_args(argv)
+
+
+def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """Even, unbalanced, balanced: median time of the last batches of each."""
+    settle = 14
+    """Batches after the state is full in which the manager may measure, decide and move."""
+    ms: dict[str, float] = {}
+    results: dict[str, int] = {}
+    loads: dict[str, list[float]] = {}
+    history: dict[str, list[float]] = {}
+    for name, heavy, auto in (
+        ("warm-up", 0.5, False),
+        ("even", 0.5, False),
+        ("unbalanced", SHARE, False),
+        ("balanced", SHARE, True),
+    ):
+        short = name == "warm-up"
+        shape = Shape(
+            rows=options.rows // 4 if short else options.rows,
+            keys=PARTITIONS,
+            window_us=2_000,
+            lateness_us=options.fill * BATCH_US,
+            batches=30 if short else options.fill + settle + options.measured,
+            heavy=heavy,
+        )
+        directory = bench.write(name, shape)
+        bench.console.print(f"gain, {name}: {shape.batches} batches ...")
+        trial = bench.start(name, shape, directory)
+        if auto:
+            with EmbeddedManager(bench.redis) as manager:
+                trial.until(lambda: trial.look() >= 0)
+                manager.set_auto(name, auto=True, cool_down_s=5.0, strategy="mslb")
+                trial.finish()
+                done = [m for m in manager.migrations(name).values()]
+                bench.console.print(f"  {len(done)} migrations: {sorted(m['outcome'] for m in done)}")
+        else:
+            trial.finish()
+        if short:
+            continue
+        times = [trial.batch_ms[batch] for batch in sorted(trial.batch_ms)]
+        ms[name] = statistics.median(times[-options.measured :])
+        history[name] = times
+        results[name] = trial.results()
+        loads[name] = trial.loads()
+        bench.console.print(f"  {ms[name]:.0f} ms a batch; join seconds by worker {[round(x, 2) for x in loads[name]]}")
+        shutil.rmtree(bench.scratch / name, ignore_errors=True)
+    rows = options.rows * len(STREAMS)
+    return {
+        "batch_ms": ms,
+        "rows_per_s": {name: rows * 1000 / each for name, each in ms.items()},
+        "of even": ms["even"] / ms["balanced"],
+        "of unbalanced": ms["unbalanced"] / ms["balanced"],
+        "ideal": SHARE / 0.5,
+        "join_s": loads,
+        "results": results,
+        "exact": results["unbalanced"] == results["balanced"],
+        "history_ms": history,
+    }
+
+
+def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """Move all of worker 0's state while the query runs, and look at every batch from the first wave to the last."""
+    window = 20
+    rows = 2 * options.state // (window * len(STREAMS))
+    shape = Shape(rows=rows, keys=20_000, window_us=window * BATCH_US, lateness_us=BATCH_US, batches=90, first=window)
+    name = "paced"
+    directory = bench.write(name, shape)
+    bench.console.print(f"mslb: {options.state:,} state rows ...")
+    trial = bench.start(name, shape, directory)
+    with EmbeddedManager(bench.redis) as manager:
+        trial.until(lambda: len(trial.batch_ms) >= 16)
+        before = [ms for batch, ms in sorted(trial.batch_ms.items()) if batch >= 6]
+        state = bench.store.reports(name)[0].state_rows
+        begun = max(trial.batch_ms)
+        request = RebalanceRequest(
+            id="paced-1",
+            query=name,
+            moves=(MoveRequest(sender=0, receiver=1, share=1.0, measure="bytes"),),
+            strategy="mslb",
+        )
+        manager.rebalance(request)
+
+        def done() -> bool:
+            outcome = manager.outcome(name, "paced-1")
+            return outcome is not None and not outcome.open
+
+        trial.until(done)
+        ended = trial.look()
+        outcome = manager.outcome(name, "paced-1")
+        assert outcome is not None
+        (migration,) = manager.migrations(name).values()
+    trial.query.stop()
+    during = {batch: ms for batch, ms in trial.batch_ms.items() if begun < batch <= ended}
+    median = statistics.median(before)
+    bench.console.print(
+        f"  {outcome.state} in {len(during)} batches and {len(migration['waves'])} waves, {state:,} rows"
+    )
+    shutil.rmtree(bench.scratch / name, ignore_errors=True)
+    return {
+        "state_rows": state,
+        "waves": len(migration["waves"]),
+        "batches": len(during),
+        "median_ms": median,
+        "longest_ms": max(during.values()),
+        "longest batch": max(during.values()) / median,
+        "outcome": outcome.state,
+        "audit": migration["audit"],
+        "history_ms": [ms for _, ms in sorted(trial.batch_ms.items())],
+        "exact": outcome.state == "committed",
+    }
+
+
+def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    """A parallel track of a few groups: from the largest old timestamp to the batch that has seen all old ones go."""
+    shape = Shape(rows=10_000, keys=20_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
+    name = "track"
+    directory = bench.write(name, shape)
+    bench.console.print("ptlb ...")
+    trial = bench.start(name, shape, directory)
+    with EmbeddedManager(bench.redis) as manager:
+        trial.until(lambda: len(trial.batch_ms) >= 8)
+        groups = tuple(range(0, 16, 2))
+        moves = (MoveRequest(sender=0, receiver=1, groups=groups),)
+        manager.rebalance(RebalanceRequest(id="track-1", query=name, moves=moves, strategy="ptlb"))
+        newest_old: list[int] = []
+
+        def done() -> bool:
+            for report in bench.store.reports(name).values():
+                newest_old.extend(m.newest_old_us for m in report.moves if m.newest_old_us is not None)
+            outcome = manager.outcome(name, "track-1")
+            return outcome is not None and not outcome.open
+
+        trial.until(done)
+        ended = trial.look()
+        outcome = manager.outcome(name, "track-1")
+        (migration,) = manager.migrations(name).values()
+    trial.query.stop()
+    assert outcome is not None
+    checkpoint = Checkpoint(str(trial.checkpoint))
+    # The newest event time that the batch that ended it had read: its watermark is that of the batch before.
+    reached = checkpoint.watermark_us(ended) + shape.lateness_us
+    took = (reached - max(newest_old)) / BATCH_US
+    allowed = (shape.window_us + shape.lateness_us) / BATCH_US + 3
+    held = migration["audit"].get("held_rows", 0)
+    shutil.rmtree(bench.scratch / name, ignore_errors=True)
+    return {
+        "batches_of_event_time": took,
+        "allowed": allowed,
+        "rows_held": held,
+        "outcome": outcome.state,
+        "audit": migration["audit"],
+        "exact": outcome.state == "committed",
+    }
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    table = Table(title="Rebalancing (ratios of one run)")
+    for column in ("what", "seen", "wanted"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    if part := found.get("gain"):
+        table.add_row("rows/s, balanced by the manager / even from the start", f"{part['of even']:.2f}x", ">= 0.95x")
+        table.add_row("rows/s, balanced by the manager / not balanced", f"{part['of unbalanced']:.2f}x", ">= 1.3x")
+        table.add_row("results the same", str(part["exact"]), "True")
+    if part := found.get("mslb"):
+        text = f"longest batch / median, {part['state_rows']:,} rows in {part['waves']} waves"
+        table.add_row(text, f"{part['longest batch']:.2f}x", "<= 1.5x")
+    if part := found.get("ptlb"):
+        text = "parallel track: batches of event time after the largest old timestamp"
+        table.add_row(text, f"{part['batches_of_event_time']:.1f}", f"<= {part['allowed']:g}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
