@@ -11,6 +11,7 @@ import redis
 from redis.asyncio import Redis
 
 from api.access import Caller
+from api.keys import without_keys
 from trimtab import redis_keys
 
 KEPT: Final = 100_000
@@ -29,13 +30,13 @@ class Audit:
             "key": caller.id,
             "name": caller.name,
             "method": method,
-            "path": path,
-            "reason": _reason(body),
-            "body": body[:BODY_LENGTH_MAX].decode(errors="replace"),
+            "path": without_keys(path),
+            "reason": without_keys(_reason(body)),
+            "body": without_keys(body.decode(errors="replace"))[:BODY_LENGTH_MAX],
             "status": str(status),
             "outcome": outcome,
         }
-        _LOG.info("%s %s %s by %s: %s", status, method, path, caller, outcome)
+        _LOG.info("%s %s %r by %s: %s", status, method, entry["path"], caller, outcome)
         try:
             await self._client.xadd(redis_keys.AUDIT, entry, maxlen=KEPT, approximate=True)
         except redis.RedisError as error:

@@ -24,7 +24,7 @@ from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
 from api.answers import Answer, RecentAnswers, caught
 from api.audit import Audit
 from api.idempotency import Idempotency, operation_id, token
-from api.keys import KeyStore, holds_key
+from api.keys import KeyStore, holds_key, without_keys
 from api.limits import Buckets, Rates, check_depth, read_body, replayed, too_many
 from api.problems import Problem, of_error
 
@@ -119,7 +119,6 @@ class Gate:
             named = token(caller.id, given, exchange.method, exchange.path, body)
             known = await self._idempotency.begin(named)
             if known is not None:
-                exchange.repeated = True
                 await known.send(exchange.send, ((b"idempotency-replayed", b"true"),))
                 return
             made: Answer | None = None
@@ -129,18 +128,19 @@ class Gate:
                 await self._idempotency.end(named, made)
             answer = made
         self._recent.forget()
+        await self.note(exchange, answer.status)
         await answer.send(exchange.send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         async with self._room:
             return await caught(self._app, scope, receive)
 
-    async def note(self, exchange: _Exchange) -> None:
-        """Mutations by known callers go to the audit, refused ones too; a repeated answer was noted the first time."""
-        if exchange.caller is None or exchange.repeated or exchange.method in ("GET", "HEAD"):
+    async def note(self, exchange: _Exchange, status: int) -> None:
+        """Mutations by known callers go to the audit, refused ones too, before the caller hears of it."""
+        if exchange.caller is None or exchange.method in ("GET", "HEAD"):
             return
-        outcome = "accepted" if exchange.status < 300 else "refused" if exchange.status < 500 else "failed"
-        await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, exchange.status, outcome)
+        outcome = "accepted" if status < 300 else "refused" if status < 500 else "failed"
+        await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, status, outcome)
 
 
 class _Exchange:
@@ -155,7 +155,6 @@ class _Exchange:
         self.who = "-"
         self.body = b""
         self.status = 0
-        self.repeated = False
         self._send = send
         self._clock = clock
 
@@ -174,15 +173,16 @@ class _Exchange:
         except Exception as error:
             if self.status:
                 raise
-            response = of_error(error).response()
+            problem = of_error(error)
+            await gate.note(self, problem.status)
+            response = problem.response()
             await response(self.scope, receive, self.send)
         finally:
             if _ACCESS.isEnabledFor(logging.INFO):
                 # Never the query string, never a header: that is where secrets turn up.
-                path = "(hidden)" if holds_key(self.path.encode()) else self.path
+                path = without_keys(self.path)
                 spent_ms = (self._clock() - begun_s) * 1000
                 _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
-        await gate.note(self)
 
 
 def _headers(scope: Scope) -> dict[bytes, str]:

@@ -64,6 +64,11 @@ def holds_key(text: bytes) -> bool:
     return _KEY_BYTES.search(text) is not None
 
 
+def without_keys(text: str) -> str:
+    """The text with every key cut down to its id: for what is stored or logged."""
+    return _KEY.sub(r"trimtab_\1_(hidden)", text)
+
+
 def new_key(name: str, scope: str, now_ms: int) -> tuple[str, KeyRecord]:
     """The key, to be shown once, and what is kept of it."""
     if not _NAME.fullmatch(name):

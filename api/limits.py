@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -47,7 +48,7 @@ class Buckets:
 
 
 def too_many(wait_s: float, what: str) -> Problem:
-    seconds = max(1, round(wait_s + 0.5))
+    seconds = max(1, math.ceil(wait_s))
     return Problem(
         429,
         "too-many-requests",

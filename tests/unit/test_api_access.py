@@ -1,0 +1,294 @@
+"""Default deny, scopes, limits, and that no secret is ever repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from api.access import needed_scope
+from api.gate import GateSettings
+from api.keys import KeyStore, new_key, parse_key
+from api.limits import BUCKETS_MAX, Buckets, Rates, check_depth
+from api.problems import Problem
+from manager.store import ManagerStore
+from tests.checkers.served import Served, cleared, measured
+from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
+from trimtab.embedded import EmbeddedRedis
+from trimtab.errors import InvalidInput
+
+pytestmark = pytest.mark.redis
+BASE = "/v1/queries/orders"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as running:
+        yield running
+
+
+@pytest.fixture
+def plane(redis_server: EmbeddedRedis) -> DataPlane:
+    cleared(redis_server.url)
+    plane = DataPlane(redis_server.url)
+    for _ in range(3):
+        plane.step()
+    measured(redis_server.url)
+    return plane
+
+
+@pytest.fixture(scope="module")
+def served(redis_server: EmbeddedRedis) -> Iterator[Served]:
+    with Served(redis_server.url) as running:
+        yield running
+
+
+def routes(client: httpx.Client) -> list[tuple[str, str]]:
+    paths = client.get("/v1/openapi.json").json()["paths"]
+    names = {"{query}": "orders", "{group}": "0"}
+    found = []
+    for path, operations in paths.items():
+        for part, value in names.items():
+            path = path.replace(part, value)
+        found += [(method.upper(), path) for method in operations]
+    return found
+
+
+def test_every_route_but_health_needs_a_key(plane: DataPlane, served: Served) -> None:
+    known = routes(served.client("read"))
+    assert len(known) > 25
+    stranger = served.client(None)
+    for method, path in [*known, ("GET", "/v1/openapi.json"), ("GET", "/docs"), ("GET", "/"), ("POST", "/nothing")]:
+        answer = stranger.request(method, path)
+        if path in ("/healthz", "/readyz"):
+            assert answer.status_code == 200
+            continue
+        document = answer.json()
+        assert (answer.status_code, document["field"]) == (401, "Authorization"), path
+        assert "trimtab keys create" in document["remedy"]
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_key_with_too_small_a_scope(plane: DataPlane, served: Served) -> None:
+    reader, operator, admin = (served.client(scope) for scope in ("read", "operate", "admin"))
+    for method, path in routes(admin):
+        if path in ("/healthz", "/readyz"):
+            continue
+        needed = needed_scope(method, path)
+        if needed != "read":
+            document = reader.request(method, path).json()
+            assert (document["status"], document["field"], document["value"]) == (403, "scope", "read"), path
+            assert f"--scope {needed}" in document["remedy"]
+        if needed == "admin":
+            assert operator.request(method, path).status_code == 403
+    assert plane.store.client.exists(redis_keys.requests("orders")) == 0
+    assert reader.get(f"{BASE}/workers").status_code == 200
+    assert admin.get("/v1/keys").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer nonsense", "Basic abc", "Bearer trimtab_000000000000_" + "x" * 43],
+)
+def test_a_wrong_key(plane: DataPlane, served: Served, header: str) -> None:
+    answer = served.client(None).get(f"{BASE}/workers", headers={"Authorization": header})
+    assert answer.status_code == 401
+    assert header in ("", "Bearer") or header not in answer.text
+
+
+def test_the_right_id_with_another_secret(plane: DataPlane, served: Served) -> None:
+    right = served.key("read")
+    wrong = right[:-43] + ("A" * 43)
+    answer = served.client(None).get(f"{BASE}/workers", headers={"Authorization": f"Bearer {wrong}"})
+    assert answer.status_code == 401
+
+
+def test_keys_are_stored_hashed_and_salted() -> None:
+    text, record = new_key("ops", "operate", 5)
+    again = new_key("ops", "operate", 5)[1]
+    presented = parse_key(text)
+    assert presented is not None
+    assert presented.secret not in json.dumps(record.__dict__)
+    assert record.fits(presented.secret) and not record.fits("x" * 43)
+    assert record.salt != again.salt
+    assert presented.secret not in repr(presented)
+    assert record.allows("read") and record.allows("operate") and not record.allows("admin")
+    for name, scope in (("", "read"), ("a b", "read"), ("x" * 65, "read"), ("ops", "root")):
+        with pytest.raises(InvalidInput):
+            new_key(name, scope, 0)
+
+
+def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    clock = Clock()
+    with Served(redis_server.url, clock=clock) as served:
+        client = served.client("read")
+        assert client.get(f"{BASE}/auto").status_code == 200
+        mine = client.headers["Authorization"].split("_")[1]
+        assert served.client("admin").delete(f"/v1/keys/{mine}").status_code == 200
+        clock.now_s += 2.1
+        assert client.get(f"{BASE}/auto").status_code == 401
+
+
+def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    clock = Clock()
+    rates = Rates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)
+    with Served(redis_server.url, gate=GateSettings(rates=rates, answers_kept_s=0.0), clock=clock) as served:
+        one, other, stranger = served.client("operate"), served.client("operate"), served.client(None)
+        assert [one.get(f"{BASE}/auto").status_code for _ in range(6)] == [200] * 4 + [429] * 2
+        assert other.get(f"{BASE}/auto").status_code == 200
+        answers = [one.put(f"{BASE}/auto", json={"enabled": False}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[-1].headers["Retry-After"] == "1"
+        assert "Wait" in answers[-1].json()["remedy"]
+        assert [stranger.get(BASE).status_code for _ in range(3)] == [401, 401, 429]
+        clock.now_s += 1.0
+        assert one.get(f"{BASE}/auto").status_code == 200
+        assert one.put(f"{BASE}/auto", json={"enabled": False}).status_code == 200
+
+
+def test_buckets_fill_up_and_are_forgotten() -> None:
+    buckets = Buckets(10.0)
+    assert [buckets.wait_s("a", 0.0) for _ in range(20)] == [0.0] * 20
+    assert buckets.wait_s("a", 0.0) == pytest.approx(0.1)
+    assert buckets.wait_s("a", 0.1) == 0.0
+    for number in range(BUCKETS_MAX + 5):
+        buckets.wait_s(str(number), 0.2)
+    assert len(buckets._levels) == BUCKETS_MAX
+
+
+def test_depth_does_not_count_what_is_in_strings() -> None:
+    check_depth(json.dumps({"reason": "[" * 100 + '"' + "{" * 100}).encode())
+    check_depth(b"[" * 16 + b"]" * 16)
+    with pytest.raises(Problem):
+        check_depth(b'[{"a":' * 9)
+
+
+def test_redis_away_is_503_and_comes_back(tmp_path: Path) -> None:
+    with EmbeddedRedis(appendonly=True) as server:
+        plane = DataPlane(server.url)
+        for _ in range(3):
+            plane.step()
+        with Served(server.url) as served:
+            client = served.client("operate")
+            assert client.get(f"{BASE}/workers").status_code == 200
+            server.kill()
+            for answer in (
+                client.get(f"{BASE}/workers"),
+                client.post(f"{BASE}/rebalances", json={"from": 0, "to": 1, "groups": [0]}),
+                client.put(f"{BASE}/auto", json={"enabled": True}, headers={"Idempotency-Key": "k"}),
+                client.get(f"{BASE}/events"),
+                client.get("/readyz"),
+            ):
+                assert answer.status_code == 503
+                assert answer.headers["Retry-After"] == "2"
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert str(server.port) not in answer.text
+            assert client.get("/healthz").status_code == 200
+            server.start()
+            assert client.get(f"{BASE}/workers").status_code == 200
+            assert client.get("/readyz").status_code == 200
+
+
+def test_no_secret_in_logs_errors_answers_or_redis(caplog: pytest.LogCaptureFixture) -> None:
+    """Canaries: a key in every place where a careless client might put it, and Redis's password."""
+    with EmbeddedRedis() as server:
+        plane = DataPlane(server.url)
+        plane.step()
+        _canaries(server, plane, caplog)
+
+
+def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogCaptureFixture) -> None:
+    password = "canary-password-5a1f"
+    plane.store.client.config_set("requirepass", password)
+    url = redis_server.url.replace("redis://", f"redis://:{password}@")
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+    try:
+        with Served(url) as served:
+            key = served.key("admin", name="canary")
+            secret = key[-43:]
+            client = httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {key}"})
+            requests: list[tuple[str, str, dict[str, Any]]] = [
+                ("GET", f"/v1/queries/{key}", {}),
+                ("GET", f"{BASE}/workers?key={key}", {}),
+                ("GET", f"/{key}", {}),
+                ("POST", f"{BASE}/rebalances", {"json": {"reason": f"my key is {key}"}}),
+                ("POST", f"{BASE}/rebalances", {"json": {"from": key}}),
+                ("POST", f"{BASE}/rebalances/{key}/cancel", {"json": {}}),
+                ("PUT", f"{BASE}/auto", {"json": {key: 1}}),
+                ("PUT", f"{BASE}/auto", {"content": key, "headers": {"Content-Type": "text/plain"}}),
+                ("GET", f"{BASE}/workers", {"headers": {"Authorization": f"Basic {key}"}}),
+                ("GET", f"{BASE}/workers", {"headers": {"Authorization": f"Bearer {key}x"}}),
+                ("PUT", f"{BASE}/auto", {"json": {"enabled": False}, "headers": {"Idempotency-Key": key}}),
+                ("GET", "/v1/keys", {}),
+                ("GET", "/v1/audit", {}),
+                ("GET", "/readyz", {}),
+            ]
+            for method, path, more in requests:
+                answer = client.request(method, path, **more)
+                assert answer.status_code < 500, path
+                told.append(f"{answer.headers} {answer.text}")
+            plane.store.client.config_set("requirepass", "another-one")
+            plane.store.client.client_kill_filter(skipme=True)
+            told.append(client.get(f"{BASE}/workers").text)
+            told.append(client.get("/readyz").text)
+            client.close()
+    finally:
+        plane.store.client.config_set("requirepass", "")
+    stored = [str(redis.Redis.from_url(redis_server.url).dump(name)) for name in plane.store.client.keys("*")]
+    # The client in this process logs its own URLs; what counts is what the server says.
+    logged = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
+    assert any("PUT" in text for text in logged)
+    for text in (*told, *logged, *stored):
+        assert secret not in text
+        assert password not in text
+    assert any("key-in-request" in text for text in told)
+
+
+def test_the_audit_says_who_asked_what_and_why(plane: DataPlane, served: Served) -> None:
+    operator, admin = served.client("operate"), served.client("admin")
+    operator.put(f"{BASE}/auto", json={"enabled": True, "reason": "night shift"})
+    operator.post(f"{BASE}/rebalances", json={"from": 0, "to": 0, "groups": [0], "reason": "oops"})
+    served.client("read").post(f"{BASE}/drain", json={"worker": 0})
+    newest = admin.get("/v1/audit?limit=3").json()["entries"]
+    told = [(each["path"], each["status"], each["outcome"], each["reason"]) for each in newest]
+    assert told == [
+        (f"{BASE}/drain", 403, "refused", ""),
+        (f"{BASE}/rebalances", 422, "refused", "oops"),
+        (f"{BASE}/auto", 200, "accepted", "night shift"),
+    ]
+    assert all(each["name"] == "test" and len(each["key"]) == 12 and each["at_ms"] > 0 for each in newest)
+
+
+def test_keys_are_listed_and_revoked_without_secrets(plane: DataPlane, served: Served) -> None:
+    async def revoke() -> int:
+        store = ManagerStore(served.redis_url)
+        gone = await KeyStore(store.client).revoke("gone")
+        await store.close()
+        return len(gone)
+
+    admin = served.client("admin")
+    served.key("read", name="gone")
+    served.key("operate", name="gone")
+    known = admin.get("/v1/keys").json()["keys"]
+    assert {each["name"] for each in known} >= {"test", "gone"}
+    assert all(set(each) == {"id", "name", "scope", "created_ms"} for each in known)
+    assert asyncio.run(revoke()) == 2
+    answer = admin.delete("/v1/keys/gone")
+    assert (answer.status_code, answer.json()["value"]) == (404, "gone")
