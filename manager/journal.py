@@ -51,8 +51,11 @@ return 1
 """
 
 # As PUBLISH in trimtab/store.py, with KEYS[8] = lease and, last in ARGV, its value.
-_LEADS: Final = f"if redis.call('GET', KEYS[8]) ~= table.remove(ARGV) then {_FENCED} end\n"
-PUBLISH_AS_LEADER: Final = _LEADS + PUBLISH
+# A text beyond the newest epoch is a stray: of a life of the query before this one, or from before Redis went back.
+PUBLISH_AS_LEADER: Final = f"""
+if redis.call('GET', KEYS[8]) ~= table.remove(ARGV) then {_FENCED} end
+if tonumber(ARGV[1]) > tonumber(redis.call('GET', KEYS[1]) or '0') then redis.call('DEL', KEYS[2]) end
+{PUBLISH}"""
 
 
 class Overtaken(TrimtabError):

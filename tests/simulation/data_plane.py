@@ -12,7 +12,6 @@ heartbeat and restored epochs go to Redis if it answers, and are not missed if i
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections import Counter, defaultdict
@@ -99,6 +98,8 @@ class DataPlane:
         self.watermark_stalls = False
         """An idle stream: nothing expires any more."""
         self._horizon = 0
+        self._redis_away = False
+        """Asked once per batch: one that does not answer is not waited for again and again."""
         self.restored = 0
         self.first = first_epoch(query, incarnation, dealt_in_turn(partitions, workers))
         self.define()
@@ -132,6 +133,7 @@ class DataPlane:
     def step(self, *, crash: bool = False, rows: bool = True) -> None:
         """One batch: bind, run, commit, say so. With `crash` the batch is run and then lost before its commit."""
         batch = self.committed + 1
+        self._redis_away = False
         if len(self.offsets) == batch:
             self.offsets.append(self._bind())
         # Packages are attempt-scoped, and only those of the committed attempt are ever taken.
@@ -167,6 +169,7 @@ class DataPlane:
                 return bound
             return successor(self.store, self.query, bound) or self._put_back(bound)
         except (redis.RedisError, OSError):
+            self._redis_away = True
             return bound
 
     def _put_back(self, bound: Epoch) -> Epoch:
@@ -397,8 +400,12 @@ class DataPlane:
 
     def _to_redis(self, write: Callable[[], object]) -> None:
         # What cannot be told now is told again with the next batch.
-        with contextlib.suppress(redis.RedisError, OSError):
+        if self._redis_away:
+            return
+        try:
             write()
+        except (redis.RedisError, OSError):
+            self._redis_away = True
 
     # Verdict
 

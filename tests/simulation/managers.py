@@ -7,6 +7,7 @@ how long anything takes, but for the end of a lease, which is short here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -89,11 +90,19 @@ class World:
                 self.plane.step()
             await asyncio.sleep(0.004)
 
-    def manager(self, name: str, crash: Callable[[str], None] | None = None, **changes: Any) -> QueryRunner:
-        """Start a manager."""
-        store = ManagerStore(self.server.url, QUICK.redis_timeout_s)
-        self._stores.append(store)
+    def begin_anew(self) -> None:
+        """The query is started again under its name, with an empty checkpoint."""
+        old = self.plane
+        self.plane = DataPlane(self.server.url, query=old.query, window=old.window, incarnation=old.incarnation + "x")
+        self.plane.step()
+
+    def manager(
+        self, name: str, crash: Callable[[str], None] | None = None, *, url: str = "", **changes: Any
+    ) -> QueryRunner:
+        """Start a manager; `crash` is called at each of its crash points."""
         settings = replace(QUICK, **changes)
+        store = ManagerStore(url or self.server.url, settings.redis_timeout_s)
+        self._stores.append(store)
         runner = QueryRunner(store, self.query, name, settings, crash=crash or (lambda point: None))
         self.runners[name] = runner
         self.tasks[name] = asyncio.create_task(_until_killed(runner, self._stop))
@@ -165,11 +174,55 @@ class World:
             }
 
 
+class Proxy:
+    """Stands between a manager and Redis; can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._is_cut = False
+        self.url = ""
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        assert self._server is not None
+        self._server.close()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    def heal(self) -> None:
+        self._is_cut = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.close()
+            return
+        there, onward = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, onward]
+        await asyncio.gather(_pump(reader, onward), _pump(there, writer))
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+    sink.close()
+
+
 async def _until_killed(runner: QueryRunner, stop: asyncio.Event) -> None:
-    try:
+    with contextlib.suppress(Killed):
         await runner.run(stop)
-    except Killed:
-        pass
 
 
 def move(sender: int = 0, receiver: int = 1, groups: tuple[int, ...] = (0, 3), **changes: Any) -> MoveRequest:

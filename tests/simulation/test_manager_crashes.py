@@ -1,7 +1,7 @@
-"""A manager is killed before and after the durable write of every step of both protocols: the next one ends the migration.
+"""A manager is killed before and after the durable write of every step of both protocols; the next one ends the move.
 
-On a real Redis with a simulated data plane (data_plane.py), whose verdict counts lost and doubled results. The 26 points
-are the 5 steps of PTLB and the 8 of MSLB, twice each (reliability.md, first row of the fault table).
+On a real Redis with a simulated data plane, whose verdict counts lost and doubled results. The 26 points are the 5
+steps of PTLB and the 8 of MSLB, twice each (reliability.md, first row of the fault table).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tests.simulation.managers import Killer, World, move
 from trimtab.embedded import EmbeddedRedis
@@ -28,8 +29,6 @@ def server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture(autouse=True)
 def _empty(server: EmbeddedRedis) -> None:
-    import redis
-
     redis.Redis.from_url(server.url).flushall()
 
 

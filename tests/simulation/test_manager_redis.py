@@ -1,0 +1,202 @@
+"""Redis flushed, gone back, killed, slow, or cut off from a manager in mid-migration (reliability.md, fault table).
+
+The data plane goes on with the epoch it has; migrations pause, then go on from what the bound epoch says; each ends
+committed or rolled back, with nothing lost and nothing doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.simulation.managers import Proxy, World, move
+from trimtab.embedded import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+
+PTLB = [f"{when}:ptlb:{step}" for step in range(1, 6) for when in ("before", "after")]
+MSLB = [f"{when}:mslb:{step}" for step in range(1, 9) for when in ("before", "after")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as running:
+        yield running
+
+
+@pytest.fixture
+def raw(server: EmbeddedRedis) -> redis.Redis:
+    client = redis.Redis.from_url(server.url)
+    client.flushall()
+    return client
+
+
+def once(point: str, then: Callable[[], object]) -> Callable[[str], None]:
+    """Does something when a crash point is passed for the first time."""
+    left = [True]
+
+    def hook(passed: str) -> None:
+        if passed == point and left:
+            left.clear()
+            then()
+
+    return hook
+
+
+async def settle(world: World, restored: bool = True) -> None:
+    """Wait until whatever was going on has ended, as far as the data plane and the manager can tell."""
+    if restored:
+        await world.until(lambda: world.plane.restored, "the driver putting the bound epoch back")
+    await world.until(
+        lambda: (
+            any(each.leading and each.watch.settled and not each.migrations for each in world.runners.values())
+            and not world.plane.bound.migrations
+            and not world.plane.bound.commands
+        ),
+        "quiet",
+    )
+    committed = world.plane.committed
+    await world.until(lambda: world.plane.committed > committed + 3, "three more batches")
+
+
+def check_ended(world: World) -> None:
+    """All of the groups have moved, or none."""
+    owners = world.plane.owners
+    assert {owners[0], owners[3]} in ({0}, {1})
+    world.check()
+
+
+@pytest.mark.parametrize("point", [*PTLB, *MSLB])
+def test_redis_loses_everything(server: EmbeddedRedis, raw: redis.Redis, point: str) -> None:
+    async def scenario() -> None:
+        async with World(server) as world:
+            flushed: list[str] = []
+
+            def flush() -> None:
+                raw.flushall()
+                flushed.append(point)
+
+            world.manager("m", once(point, flush))
+            await world.ask(move(), strategy=point.split(":")[1])
+            await world.until(lambda: flushed, f"{point} being passed")
+            await settle(world)
+            check_ended(world)
+            assert any(each["kind"] == "redis-went-back" for each in await world.store.alarms(world.query))
+            # It works again: the definition is back, and a request is taken up.
+            sender = world.plane.owners[0]
+            await world.ask(move(sender=sender, receiver=2), id="r2")
+            assert (await world.ended("r2")).state == "committed"
+            world.check()
+
+    asyncio.run(scenario())
+
+
+class Memory:
+    """Redis as it was at some moment, to go back to."""
+
+    def __init__(self, raw: redis.Redis) -> None:
+        self._raw = raw
+        self._kept: dict[bytes, tuple[bytes, int]] = {}
+
+    def keep(self) -> None:
+        keys = list(self._raw.scan_iter())
+        self._kept = {key: (self._raw.dump(key), max(0, self._raw.pttl(key))) for key in keys}  # type: ignore[misc]
+
+    def go_back(self) -> None:
+        self._raw.flushall()
+        for key, (value, ttl_ms) in self._kept.items():
+            self._raw.restore(key, ttl_ms, value)
+
+
+@pytest.mark.parametrize("writes", [1, 4])
+@pytest.mark.parametrize("point", [*PTLB[4:], *MSLB[4:]])
+def test_redis_goes_back(server: EmbeddedRedis, raw: redis.Redis, point: str, writes: int) -> None:
+    """What a crash of Redis loses with appendfsync everysec: its last writes, the manager going on unawares."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            memories: list[Memory] = []
+            gone: list[str] = []
+
+            def hook(passed: str) -> None:
+                if gone:
+                    return
+                if passed == point:
+                    gone.append(point)
+                    memories[max(0, len(memories) - writes)].go_back()
+                elif not passed.startswith("before:rebalance"):
+                    memories.append(Memory(raw))
+                    memories[-1].keep()
+
+            world.manager("m", hook)
+            await world.ask(move(), strategy=point.split(":")[1])
+            await world.until(lambda: gone, f"{point} being passed")
+            await settle(world, restored=False)
+            check_ended(world)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("appendonly", [True, False], ids=["with its data", "empty"])
+@pytest.mark.parametrize("point", ["after:mslb:3", "before:mslb:7", "after:mslb:8", "after:ptlb:3", "before:ptlb:5"])
+def test_redis_is_killed_and_comes_back(point: str, appendonly: bool) -> None:
+    async def scenario() -> None:
+        with EmbeddedRedis(appendonly=appendonly) as own:
+            async with World(own) as world:
+                runner = world.manager("m", once(point, own.kill))
+                await world.ask(move(), strategy=point.split(":")[1])
+                await world.until(lambda: not own.running, f"{point} being passed")
+                await world.until(lambda: "does not answer" in runner.problem, "the manager noticing")
+                committed = world.plane.committed
+                await world.until(lambda: world.plane.committed > committed + 5, "the query going on")
+                own.start()
+                await world.until(lambda: not runner.problem, "the manager being well again")
+                await settle(world, restored=False)
+                check_ended(world)
+
+    asyncio.run(scenario())
+
+
+def test_redis_is_slow(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Slower than the manager's patience: it pauses, and neither loses nor repeats a step."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            pause = once("before:mslb:4", lambda: raw.client_pause(400))
+            world.manager("m", pause, redis_timeout_s=0.05)
+            await world.ask(move())
+            assert (await world.ended()).state == "committed"
+            steps = [entry.step for entry in (await world.migration()).story if entry.step]
+            assert steps == list(range(1, 9))
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_a_manager_that_is_cut_off_gives_up_leading(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    async def scenario() -> None:
+        async with World(server) as world, Proxy(server.port) as proxy:
+            cut: list[bool] = []
+
+            def cut_off() -> None:
+                cut.append(True)
+                proxy.cut()
+
+            first = world.manager("first", once("after:mslb:3", cut_off), url=proxy.url)
+            await world.ask(move())
+            await world.until(lambda: cut, "the cut")
+            second = world.manager("second")
+            await world.until(lambda: second.leading, "the second manager leading")
+            assert not first.leading
+            fence = second.lease.fence
+            assert (await world.ended()).state == "committed"
+            proxy.heal()
+            await world.until(lambda: not first.problem, "the first manager being back")
+            assert second.leading and not first.leading
+            assert second.lease.fence == fence
+            world.check()
+
+    asyncio.run(scenario())
