@@ -49,7 +49,7 @@ from trimtab.moves import moves_of
 
 log = logging.getLogger("trimtab.manager")
 
-CLOSED_REMEMBERED: Final = 100
+CLOSED_REMEMBERED: Final = 2_000
 SLOW_S: Final = 0.05
 """Publishing should take less."""
 
@@ -142,7 +142,8 @@ class QueryRunner:
             return
         if not self._loaded:
             await self._load()
-            batches = batches or ([self.watch.latest] if self.watch.latest else [])
+            # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
+            batches = [self.watch.latest] if self.watch.latest else []
         await self._resume()
         for batch in batches:
             await self._learn(batch)
@@ -206,6 +207,13 @@ class QueryRunner:
         self.rebalances = {each.id: each for each in found if each.state == "running"}
         self._loaded = True
         await self._close_rebalances(records)
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Audits count every batch: those that were committed while nobody led are read now."""
+        newest = [each.audit.newest_batch for each in self.migrations.values() if each.audit.newest_batch >= 0]
+        for batch in await self.watch.past(min(newest) + 1) if newest else []:
+            await self._audit(batch)
 
     async def _close_rebalances(self, records: dict[str, Json]) -> None:
         """A rebalance whose migrations have all ended, or whose journal is gone in part, is not under way."""

@@ -19,6 +19,8 @@ from trimtab.epochs import Epoch
 from trimtab.reports import WorkerReport
 
 EPOCHS_KEPT: Final = 64
+CATCH_UP_BATCHES: Final = 500
+"""How far back a new leader reads for what it must have seen whole."""
 
 
 class Watch:
@@ -92,6 +94,14 @@ class Watch:
             self.latest = batch
         self._last = heartbeat.committed
         return found
+
+    async def past(self, first: int) -> list[CommittedBatch]:
+        """Batches from `first` up to the newest one that was looked at, as far as their reports are still there."""
+        if self.heartbeat is None or self.bound is None:
+            return []
+        numbers = range(max(first, self._last - CATCH_UP_BATCHES), self._last + 1)
+        batches = [await self._batch(number, self.heartbeat) for number in numbers]
+        return [batch for batch in batches if batch is not None and batch.reports]
 
     def snapshot(self, moving: Mapping[int, int], rules: Rules) -> Snapshot | None:
         """The load, under the newest epoch; None where no batch was seen yet."""

@@ -67,6 +67,7 @@ class World:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.runners: dict[str, QueryRunner] = {}
         self._stop = asyncio.Event()
+        self._stops: dict[str, asyncio.Event] = {}
         self._stores: list[ManagerStore] = [self.store]
         self._batches: asyncio.Task[None] | None = None
 
@@ -78,6 +79,8 @@ class World:
 
     async def __aexit__(self, *_: object) -> None:
         self._stop.set()
+        for stop in self._stops.values():
+            stop.set()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         assert self._batches is not None
         await self._batches
@@ -105,23 +108,19 @@ class World:
         self._stores.append(store)
         runner = QueryRunner(store, self.query, name, settings, crash=crash or (lambda point: None))
         self.runners[name] = runner
-        self.tasks[name] = asyncio.create_task(_until_killed(runner, self._stop))
+        self._stops[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(_until_killed(runner, self._stops[name]))
         return runner
 
+    async def stop(self, name: str) -> None:
+        """End a manager the proper way: it hands its lease back."""
+        self._stops[name].set()
+        await self.tasks[name]
+
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        """Wait until `condition()` (or what it awaits) is true."""
-
-        async def hold() -> None:
-            while True:
-                found = condition()
-                if asyncio.iscoroutine(found):
-                    found = await found
-                if found:
-                    return
-                await asyncio.sleep(0.002)
-
+        """Wait until `condition()` (or what it awaits) is true; tell the story if it never is."""
         try:
-            await asyncio.wait_for(hold(), PATIENCE_S)
+            await reached(condition)
         except TimeoutError:
             told = [f"waited in vain for {what or condition}", self.plane.bound.render()]
             told += [str(move) for move in moves_of(self.plane.bound)]
@@ -218,6 +217,18 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
             sink.write(data)
             await sink.drain()
     sink.close()
+
+
+async def reached(condition: Callable[[], Any]) -> None:
+    """Wait until `condition()`, or what it awaits, is true; TimeoutError where it never is."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return
+            await asyncio.sleep(0.002)
 
 
 async def _until_killed(runner: QueryRunner, stop: asyncio.Event) -> None:

@@ -120,6 +120,49 @@ def test_a_paced_move_goes_in_waves(server: EmbeddedRedis, raw: redis.Redis) -> 
     asyncio.run(scenario())
 
 
+def test_a_manager_that_was_away_for_a_wave_audits_it_all_the_same(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Killed right after publishing the epoch that opens the second wave; the wave is received before another leads."""
+
+    async def scenario() -> None:
+        async with World(server, partitions=12, workers=2) as world:
+            # Epochs: question, wave 1, wave 2.
+            world.manager("first", Killer("after:publish", times=3))
+            await world.ask(move(0, 1, (0, 2, 4)), max_pause_ms=0.001)
+            await world.until(world.tasks["first"].done, "the first manager's end")
+            committed = world.plane.committed
+            await world.until(lambda: world.plane.committed > committed + 5, "five batches without a manager")
+            world.manager("second")
+            assert (await world.ended()).state == "committed"
+            verdict = (await world.migration()).audit.verdict()
+            assert verdict.clean and not verdict.unchecked_batches, verdict
+            assert verdict.checked_batches >= 8
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_a_manager_that_starts_later_leaves_ended_migrations_alone(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """It reads old batches to know the load; what moved in them is over."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            first = world.manager("first")
+            await world.ask(move())
+            await world.ended()
+            record = await world.migration()
+            await world.stop("first")
+            second = world.manager("second")
+            await world.until(lambda: second.leading and second.watch.load is not None, "the second manager leading")
+            await world.until(lambda: not second.problem and second.watch.settled, "its first turns")
+            committed = world.plane.committed
+            await world.until(lambda: world.plane.committed > committed + 3, "three more batches")
+            assert await world.migration() == record
+            assert not second.migrations and second.lease.fence == first.lease.fence + 1
+            world.check()
+
+    asyncio.run(scenario())
+
+
 CANCELS = [("ptlb", step) for step in range(1, 6)] + [("mslb", step) for step in range(1, 9)]
 
 
