@@ -68,6 +68,9 @@ class MoveRequest:
     strategy: Literal["auto", "ptlb", "mslb"] | None = None
     """Where it differs from the request's."""
 
+    def to_json(self) -> Json:
+        return {**asdict(self), "groups": list(self.groups)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RebalanceRequest:
@@ -87,7 +90,7 @@ class RebalanceRequest:
     at_ms: int = field(default_factory=now_ms)
 
     def to_json(self) -> Json:
-        return {"kind": "rebalance", **asdict(self), "moves": [asdict(move) for move in self.moves]}
+        return {"kind": "rebalance", **asdict(self), "moves": [move.to_json() for move in self.moves]}
 
 
 @dataclass(frozen=True, kw_only=True)

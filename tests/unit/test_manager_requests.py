@@ -1,0 +1,139 @@
+"""Requests: what is refused, with which status, field and remedy; records survive their way through JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from balancing.protocols.migration import Migration, Request
+from manager.requests import (
+    CancelRequest,
+    MoveRequest,
+    RebalanceRequest,
+    Refused,
+    View,
+    check,
+    count_workers,
+    groups_moving,
+    parse_rebalance,
+    parse_request,
+    requested,
+)
+from manager.settings import Rules, parse_rules
+from manager.takeup import accept, outcome_of
+from trimtab.epochs import first_epoch
+from trimtab.moves import Move
+
+EPOCH = first_epoch("orders", "abc", (0, 1, 2, 0, 1, 2))
+VIEW = View(query="orders", workers=4, epoch=EPOCH, moving={}, up=frozenset({0, 1, 2, 3}), stopped=False)
+MOVE = MoveRequest(sender=0, receiver=1, groups=(0, 3))
+ASKED = RebalanceRequest(id="r1", query="orders", moves=(MOVE,), strategy="mslb", at_ms=5)
+
+
+def test_a_sound_request_passes() -> None:
+    check(ASKED, VIEW)
+    check(replace(ASKED, moves=(MoveRequest(sender=0, receiver=3, share=1.0),)), VIEW)
+
+
+def moved(**changes: Any) -> RebalanceRequest:
+    return replace(ASKED, moves=(replace(MOVE, **changes),))
+
+
+BAD: list[tuple[RebalanceRequest, View, str, int]] = [
+    (replace(ASKED, id="../etc"), VIEW, "id", 422),
+    (replace(ASKED, strategy="swap"), VIEW, "strategy", 422),  # type: ignore[arg-type]
+    (replace(ASKED, order="random"), VIEW, "order", 422),  # type: ignore[arg-type]
+    (replace(ASKED, max_pause_ms=0.0), VIEW, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=float("nan")), VIEW, "max_pause", 422),
+    (replace(ASKED, moves=()), VIEW, "moves", 422),
+    (replace(ASKED, moves=(MOVE,) * 1001), VIEW, "moves", 422),
+    (replace(ASKED, moves=(MOVE, MOVE)), VIEW, "moves[1].groups", 422),
+    (replace(ASKED, expected_epoch=2), VIEW, "expected_epoch", 409),
+    (moved(sender=4), VIEW, "moves[0].sender", 422),
+    (moved(receiver=-1), VIEW, "moves[0].receiver", 422),
+    (moved(receiver=0), VIEW, "moves[0].receiver", 422),
+    (moved(groups=(6,)), VIEW, "moves[0].groups", 422),
+    (moved(groups=(1,)), VIEW, "moves[0].groups", 409),
+    (moved(groups=()), VIEW, "moves[0].groups", 422),
+    (moved(share=0.5), VIEW, "moves[0].groups", 422),
+    (moved(groups=(), share=0.0), VIEW, "moves[0].share", 422),
+    (moved(groups=(), share=1.5), VIEW, "moves[0].share", 422),
+    (moved(groups=(), share=float("nan")), VIEW, "moves[0].share", 422),
+    (moved(measure="rows"), VIEW, "moves[0].measure", 422),
+    (moved(strategy="swap"), VIEW, "moves[0].strategy", 422),
+    (moved(sender=3, groups=(), share=0.5), VIEW, "moves[0].sender", 409),
+    (ASKED, replace(VIEW, stopped=True), "query", 409),
+    (ASKED, replace(VIEW, up=frozenset({0})), "moves[0].receiver", 409),
+    (ASKED, replace(VIEW, moving={3: "m7"}), "moves[0].groups", 409),
+    (ASKED, replace(VIEW, rules=Rules(pinned=frozenset({0}))), "moves[0].groups", 409),
+]
+
+
+@pytest.mark.parametrize(("request_", "view", "field", "status"), BAD)
+def test_refusals_name_field_value_and_remedy(request_: RebalanceRequest, view: View, field: str, status: int) -> None:
+    with pytest.raises(Refused) as caught:
+        check(request_, view)
+    refused = caught.value
+    assert (refused.field, refused.status) == (field, status)
+    assert refused.problem and refused.remedy
+    again = pickle.loads(pickle.dumps(refused))
+    assert (again.field, again.status) == (field, status)
+    assert refused.to_json()["remedy"] == refused.remedy
+
+
+def test_requests_survive_json() -> None:
+    for request in (ASKED, CancelRequest(id="c", query="orders", migration="m", at_ms=3)):
+        assert parse_request(json.loads(json.dumps(request.to_json()))) == request
+    record = requested(ASKED)
+    assert parse_rebalance(json.loads(json.dumps(record.to_json()))) == record
+    assert record.open and not replace(record, state="refused").open
+
+
+@pytest.mark.parametrize("body", [{"kind": "explode"}, {"kind": "rebalance"}, {"kind": "cancel", "odd": 1}])
+def test_what_is_no_request_is_told(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a request"):
+        parse_request(body)
+
+
+def test_rules_survive_json() -> None:
+    rules = Rules(pinned=frozenset({3, 1}), excluded=frozenset({2}))
+    assert parse_rules(rules.to_text()) == rules
+
+
+def test_moving_groups_are_those_of_the_epoch_and_of_the_journal() -> None:
+    move = Move(id="m.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
+    epoch = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(),))
+    record = Migration(
+        id="n", query="orders", incarnation="abc", strategy="mslb", sender=1, receiver=2, request=Request(groups=(4,))
+    )
+    found = groups_moving(epoch, [record.to_json(), replace(record, id="o", outcome="committed").to_json()])
+    assert found == {0: "m.w1", 4: "n"}
+
+
+def test_workers_are_counted_without_a_definition() -> None:
+    assert count_workers({"workers": 8}, EPOCH, {}) == 8
+    assert count_workers(None, EPOCH, {}) == 3
+
+
+def test_an_accepted_request_becomes_one_migration_for_each_move() -> None:
+    moves = (MOVE, MoveRequest(sender=1, receiver=2, share=0.5, strategy="ptlb"), replace(MOVE, strategy="auto"))
+    accepted = accept(replace(ASKED, moves=moves, reason="why", by="me"), VIEW, None, 9)
+    assert accepted.rebalance.state == "running"
+    assert accepted.rebalance.migrations == ("r1-1", "r1-2", "r1-3")
+    assert [each.strategy for each in accepted.migrations] == ["mslb", "ptlb", "mslb"]
+    assert "nothing is measured" in accepted.rebalance.note
+    assert {(each.rebalance, each.reason, each.requested_by) for each in accepted.migrations} == {("r1", "why", "me")}
+
+
+def test_a_rebalance_ends_with_its_last_migration() -> None:
+    def ended(*outcomes: str) -> str | None:
+        return outcome_of([{"outcome": outcome} for outcome in outcomes])
+
+    assert ended("committed", "") is None
+    assert ended("committed", "committed") == "committed"
+    assert ended("rolled-back", "rolled-back") == "rolled-back"
+    assert ended("committed", "rolled-back") == ended("committed-in-part") == "partly-committed"

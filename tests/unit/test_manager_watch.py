@@ -1,0 +1,204 @@
+"""The watch sees every committed batch once, and takes nothing for committed that is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from manager.settings import ManagerSettings, Rules
+from manager.store import ManagerStore
+from manager.watch import Watch
+from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
+from trimtab.embedded import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+
+SETTINGS = ManagerSettings(warm_up_batches=5)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as running:
+        yield running
+
+
+@pytest.fixture
+def plane(server: EmbeddedRedis) -> DataPlane:
+    plane = DataPlane(server.url, weights=(5, 1, 1, 1, 1, 1))
+    plane.store.client.flushall()
+    plane.define()
+    return plane
+
+
+def runs(watch: Watch) -> bool:
+    return watch.running
+
+
+def settled(watch: Watch) -> bool:
+    return watch.settled
+
+
+def play(
+    server: EmbeddedRedis, scenario: Callable[[ManagerStore, Watch, Clock], Awaitable[None]], query: str = "orders"
+) -> None:
+    async def whole() -> None:
+        store, clock = ManagerStore(server.url), Clock()
+        try:
+            await scenario(store, Watch(store, query, SETTINGS, clock), clock)
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+def test_every_batch_is_seen_once_even_if_several_passed(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        assert await watch.look() == [] and not runs(watch) and not settled(watch)
+        plane.step()
+        assert [each.batch for each in await watch.look()] == [0]
+        assert runs(watch) and settled(watch)
+        for _ in range(3):
+            plane.step()
+        found = await watch.look()
+        assert [each.batch for each in found] == [1, 2, 3]
+        assert all(len(each.reports) == 3 and each.bound == plane.bound for each in found)
+        assert await watch.look() == []
+        plane.step(crash=True)
+        assert await watch.look() == [], "reported, but not committed"
+        plane.step()
+        assert [each.batch for each in await watch.look()] == [4]
+
+    play(server, scenario)
+
+
+def test_batches_in_between_have_the_epoch_that_their_reports_tell(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        await watch.look()
+        plane.step()
+        plane.store.publish(plane.bound.successor(plane.owners, fence=1))
+        await watch.look()
+        assert not settled(watch), "published, but not bound"
+        plane.step()
+        plane.store.publish(plane.bound.successor(plane.owners, fence=2))
+        plane.step()
+        found = await watch.look()
+        assert [each.bound.number for each in found] == [2, 3]
+        assert settled(watch)
+
+    play(server, scenario)
+
+
+def test_a_late_starter_knows_the_load_at_once(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        for batch in range(12):
+            plane.step()
+            for worker, report in plane.store.reports("orders", batch).items():
+                # As if batches took a second each.
+                spaced = replace(report, at_ms=report.at_ms + 1000 * batch)
+                plane.store.client.hset(redis_keys.report("orders", batch), str(worker), spaced.to_text())
+        assert [each.batch for each in await watch.look()] == [7, 8, 9, 10, 11]
+        snapshot = watch.snapshot({}, Rules(pinned=frozenset({4})))
+        assert snapshot is not None
+        assert snapshot.group_rows[0] == pytest.approx(5, rel=0.1)
+        assert snapshot.group_rows[1] == pytest.approx(1, rel=0.1)
+        assert snapshot.pinned == {4} and snapshot.window_s == 3.0
+        assert [each.alive for each in snapshot.workers] == [True] * 3
+        assert [each.batch for each in await watch.past(3)] == list(range(3, 12))
+
+    play(server, scenario)
+
+
+def test_a_silent_worker_is_down_after_some_batches(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        await watch.look()
+        plane.silent = {1}
+        for _ in range(2):
+            plane.step()
+        await watch.look()
+        assert watch.up == {0, 1, 2}
+        plane.step()
+        await watch.look()
+        assert watch.up == {0, 2}
+
+    play(server, scenario)
+
+
+def test_a_driver_is_judged_by_our_own_clock(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        plane.store.client.hset(redis_keys.driver("orders"), "at_ms", "5")
+        await watch.look()
+        assert not runs(watch), "an old heartbeat, as far as one can tell"
+        plane.store.client.hset(redis_keys.driver("orders"), "at_ms", "6")
+        await watch.look()
+        assert runs(watch), "its clock is wrong, but it is alive"
+        clock.now += 29
+        await watch.look()
+        assert runs(watch)
+        clock.now += 2
+        await watch.look()
+        assert not runs(watch)
+        plane.step()
+        await watch.look()
+        assert runs(watch)
+
+    play(server, scenario)
+
+
+def test_an_epoch_that_redis_mixed_up_is_not_the_bound_one(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        other = replace(plane.bound, owners=(1, 1, 1, 1, 1, 1))
+        plane.store.restore(other)
+        assert await watch.look() == [] and watch.bound is None and not settled(watch)
+        plane.step()
+        assert [each.batch for each in await watch.look()] == [0, 1]
+        assert settled(watch)
+
+    play(server, scenario)
+
+
+def test_a_lost_definition_is_put_back(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        await watch.look()
+        known = await store.definition("orders")
+        plane.store.client.delete(redis_keys.definition("orders"))
+        await watch.look()
+        assert await store.definition("orders") == known
+        # But not that of an earlier life.
+        plane.store.client.delete(redis_keys.definition("orders"))
+        plane.store.restore(replace(plane.first, incarnation="another"))
+        await watch.look()
+        assert await store.definition("orders") is None
+
+    play(server, scenario)
+
+
+def test_a_query_that_begins_anew_is_measured_anew(server: EmbeddedRedis, plane: DataPlane) -> None:
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        for _ in range(6):
+            plane.step()
+        await watch.look()
+        before = watch.load
+        again = DataPlane(server.url, incarnation="another", partitions=4)
+        again.step()
+        assert [each.batch for each in await watch.look()] == [0]
+        assert watch.load is not before
+        snapshot = watch.snapshot({}, Rules())
+        assert snapshot is not None and len(snapshot.owners) == 4
+
+    play(server, scenario)
