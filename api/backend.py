@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -25,6 +25,7 @@ from manager.requests import (
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
 from manager.store import ManagerStore
+from trimtab.moves import moves_of
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
 """What a move's fields are called by who asks for just one."""
@@ -48,6 +49,31 @@ class Backend:
     async def load(self, query: str) -> Snapshot | None:
         """As the leader has measured it; None where it has seen no batch lately."""
         return await load_snapshot(self.store.client, query)
+
+    async def load_now(self, seen: View) -> Snapshot | None:
+        """The loads as measured, under the mapping, the open moves and the rules of this moment.
+
+        The leader's snapshot may be a second old; a proposal made from its mapping would be stale when it is born.
+        """
+        load = await self.load(seen.query)
+        if load is None or load.incarnation != seen.epoch.incarnation or len(load.owners) != seen.partitions:
+            return None
+        moving = {
+            group: migration.receiver
+            for migration in (await self.migrations(seen.query)).values()
+            for group in migration.busy_groups
+        }
+        for move in moves_of(seen.epoch):
+            moving.update(dict.fromkeys(move.groups, move.receiver))
+        return replace(
+            load,
+            epoch=seen.epoch.number,
+            owners=seen.epoch.owners,
+            moving=moving,
+            pinned=seen.rules.pinned,
+            excluded=seen.rules.excluded,
+            workers=tuple(replace(each, alive=each.worker in seen.up) for each in load.workers),
+        )
 
     async def migrations(self, query: str) -> dict[str, Migration]:
         return {name: parse_migration(body) for name, body in (await self.store.migrations(query)).items()}

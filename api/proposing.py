@@ -23,7 +23,7 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
     """Made from the load as it is now, and kept for an hour."""
     seen = await use.seen(query)
     _check(seen, body)
-    load = await use.load(query)
+    load = await use.load_now(seen)
     if load is None:
         raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
     settings = _settings(await use.store.auto(query), body)

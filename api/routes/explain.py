@@ -14,6 +14,7 @@ from balancing.explain import Arrival, why_here, why_no_move
 from balancing.load import Snapshot
 from balancing.proposal import make_proposal
 from balancing.triggers import TriggerState, accept, decide, parse_trigger_state
+from manager.requests import View
 from manager.store import Json, now_ms
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["explain"])
@@ -32,8 +33,7 @@ _HERE: Json = {
 @router.get("/explain", summary="Why nothing is moved now, or what is about to be", responses=answers(_NOW, 404))
 async def explain(query: QueryName, use: Use) -> Json:
     """Judged anew from the load and the settings as they are, with what the balancer remembers."""
-    await use.seen(query)
-    load, settings = await _load(use, query), await use.store.auto(query)
+    load, settings = await _load(use, await use.seen(query)), await use.store.auto(query)
     last = await use.store.decision(query)
     decision = decide(load, settings, _remembered(last), now_ms())
     if decision.act:
@@ -47,7 +47,7 @@ async def explain_group(query: QueryName, group: int, use: Use) -> Json:
     seen = await use.seen(query)
     if not 0 <= group < seen.partitions:
         raise not_found("group", group, "group", f"Use a number from 0 to {seen.partitions - 1}.")
-    load, settings = await _load(use, query), await use.store.auto(query)
+    load, settings = await _load(use, seen), await use.store.auto(query)
     told = why_here(load, settings, group, await _arrival(use, query, group))
     return {"query": query, **told.to_json()}
 
@@ -59,8 +59,8 @@ def _remembered(last: Json | None) -> TriggerState:
         return TriggerState()
 
 
-async def _load(use: Backend, query: str) -> Snapshot:
-    load = await use.load(query)
+async def _load(use: Backend, seen: View) -> Snapshot:
+    load = await use.load_now(seen)
     if load is None:
         raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
     return load

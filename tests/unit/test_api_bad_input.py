@@ -250,7 +250,6 @@ def test_a_group_that_is_pinned(world: World) -> None:
 def test_nothing_to_do_is_said_so(world: World) -> None:
     """All groups are pinned, so there is nothing that the balancer could move."""
     world.operator.put(f"{BASE}/rules", json={"pinned": [0, 1, 2, 3, 4, 5]})
-    measured(world.served.redis_url)
     before = set(contents(world.plane))
     answer = world.operator.post(f"{BASE}/rebalances", json={})
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:trimtab:problem:nothing-to-do")

@@ -1,0 +1,270 @@
+"""Each command as the user types it, against a real server whose manager works on a data plane without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.checkers.served import Served, measured
+from tests.simulation.data_plane import DataPlane
+from trimtab.cli import main
+from trimtab.embedded import EmbeddedRedis
+from trimtab.errors import InvalidInput
+from trimtab.remote.client import Client, Refusal, RemoteFailure
+from trimtab.remote.commands import groups
+from trimtab.remote.follow import step_words, summary
+from trimtab.remote.tables import event_line, number, numbers, percent, proposal_lines
+
+pytestmark = pytest.mark.redis
+
+
+class Running:
+    """A query whose batches go on by themselves, so that commands that wait come to their end."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self.plane = plane
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.01):
+            self.plane.step()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+
+Type = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with EmbeddedRedis() as server:
+        plane = DataPlane(server.url, weights=(9, 1, 1, 6, 1, 1))
+        for _ in range(8):
+            plane.step()
+        measured(server.url)
+        with Served(server.url, manager=True) as running:
+            query = Running(plane)
+            yield running
+            query.stop()
+            assert plane.verdict() == (0, 0)
+
+
+@pytest.fixture
+def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Type:
+    monkeypatch.setenv("TRIMTAB_URL", served.url)
+    monkeypatch.setenv("TRIMTAB_KEY", served.key("operate"))
+    monkeypatch.setenv("TRIMTAB_REDIS", served.redis_url)
+
+    def typed(text: str, *more: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*text.split(), *more])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return typed
+
+
+def test_looking(run: Type) -> None:
+    code, out, _ = run("queries")
+    assert code == 0 and out.splitlines()[1].split()[:2] == ["orders", "yes"]
+    code, out, _ = run("workers")
+    assert code == 0 and len(out.splitlines()) == 4
+    code, out, _ = run("partitions")
+    assert code == 0 and len(out.splitlines()) == 7
+    code, out, _ = run("partitions --query orders --json")
+    assert [each["partition"] for each in json.loads(out)["partitions"]] == list(range(6))
+    code, out, _ = run("explain --query orders")
+    assert code == 0 and "balancing is off" in out
+    code, out, _ = run("explain --query orders --group 3")
+    assert code == 0 and out.startswith("Group 3 belongs to worker ")
+    code, out, _ = run("events")
+    assert code == 0 and " leader: " in out
+
+
+def test_propose_then_rebalance(run: Type) -> None:
+    code, out, _ = run("propose --query orders")
+    assert code == 0
+    assert "largest load over mean" in out and "strategy" in out and "rows duplicated" in out
+    code, out, _ = run("propose --query orders --json")
+    name = json.loads(out)["id"]
+    code, out, _ = run(f"rebalance --query orders --proposal {name}")
+    assert code == 0, out
+    assert " committed: " in out and "lost 0, doubled 0" in out
+    code, out, err = run(f"rebalance --query orders --proposal {name}")
+    assert code == 2 and "is stale" in err
+
+
+def test_rebalance_by_name_and_by_amount(run: Type) -> None:
+    owners = {
+        each["partition"]: each["owner"]
+        for each in json.loads(run("partitions --query orders --json")[1])["partitions"]
+    }
+    sender = owners[0]
+    receiver = (sender + 1) % 3
+    mine = ",".join(str(group) for group, owner in owners.items() if owner == sender)
+    command = f"rebalance --query orders --from {sender} --to {receiver}"
+    code, out, _ = run(f"{command} --groups {mine} --strategy ptlb", "--reason", "too hot")
+    assert code == 0, out
+    for step in ("step 1/5 ComputePartitionsToMove", "step 3/5 DuplicatePartitions", "step 5/5 DeletePartitions"):
+        assert step in out
+    command = f"rebalance --query orders --from {receiver} --to {sender}"
+    code, out, _ = run(f"{command} --amount 25% --strategy mslb --max-pause 500ms")
+    assert code == 0, out
+    assert "step 8/8 ReactivatePartitions" in out
+    code, out, _ = run("migrations")
+    assert code == 0 and "too hot" in out and "committed" in out
+
+
+def test_drain_fill_and_the_way_back(run: Type) -> None:
+    code, out, _ = run("drain --query orders --worker 2")
+    assert code == 0, out
+    workers = json.loads(run("workers --query orders --json")[1])["workers"]
+    assert workers[2]["groups"] == []
+    code, out, _ = run("drain --query orders --worker 2")
+    assert code == 0 and "nothing to move" in out
+    code, out, _ = run("fill --query orders --worker 2 --no-wait")
+    assert code == 0
+    name = out.strip()
+    assert name.startswith("r-")
+    code, out, err = run(f"cancel {name}")
+    assert code in (0, 2)  # it may be over already
+    assert name in out or "cannot be cancelled" in err
+
+
+def test_auto_and_rules(run: Type) -> None:
+    assert run("auto status --query orders")[1].startswith("orders: automatic balancing is off")
+    assert run("auto on --query orders --set start_ratio=500 --reason night")[1].startswith(
+        "orders: automatic balancing is on"
+    )
+    code, out, _ = run("auto off --query orders --json")
+    assert json.loads(out)["start_ratio"] == 500
+    code, _, err = run("auto on --query orders --set start_ratio=0.1")
+    assert code == 2 and err.startswith("trimtab: start_ratio = 0.1: is out of range.")
+    code, _, err = run("auto on --query orders --set nonsense")
+    assert code == 2 and "NAME=VALUE" in err
+    assert run("pin --query orders --groups 1-2,5")[1].startswith("pinned groups: 1,2,5;")
+    assert run("unpin --query orders --groups 1,2,5")[1].startswith("pinned groups: none;")
+    assert "excluded workers: 1" in run("exclude --query orders --workers 1")[1]
+    assert "excluded workers: none" in run("include --query orders --workers 1")[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("workers --query nobody", "query = 'nobody': is not known. There are: orders."),
+        ("rebalance --query orders --from 0 --to 0 --groups 0", "to = 0: is the sender itself"),
+        ("rebalance --query orders --from 0 --to 9 --groups 0", "to = 9: is no worker of this query. Use a number"),
+        ("rebalance --query orders --from 0 --to 1 --amount 250%", "amount = '250%': is out of range."),
+        ("rebalance --query orders --strategy magic", "strategy = 'magic': It is not known. Choose one of"),
+        ("rebalance --query orders --from 0 --to 1 --groups 0 --max-pause soon", "max_pause = 'soon': is no duration."),
+        ("rebalance --query orders --expected-epoch 9999", "expected_epoch = 9999: is not the query's epoch"),
+        ("drain --query orders --worker 7", "worker = 7: is no worker of this query. Use a number from 0 to 2."),
+        ("cancel m-0", "MIGRATION = 'm-0': is not known."),
+        ("cancel m-0 --query orders", "MIGRATION = 'm-0': is not known."),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run: Type, command: str, words: str) -> None:
+    code, out, err = run(command)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_keys(run: Type, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run("keys create --scope read --name watcher")
+    assert code == 0
+    key = out.strip()
+    assert key.startswith("trimtab_") and "\n" not in key
+    assert key not in err and "shown this once" in err
+    monkeypatch.setenv("TRIMTAB_KEY", key)
+    assert run("workers")[0] == 0
+    code, _, err = run("auto on --query orders")
+    assert code == 2 and "needs the scope operate" in err and "--scope operate" in err
+    code, out, _ = run("keys list")
+    assert "watcher" in out and key not in out
+    assert all(each["name"] != "" for each in json.loads(run("keys list --json")[1]))
+    code, out, _ = run("keys revoke watcher")
+    assert code == 0 and "revoked" in out
+    code, _, err = run("keys revoke watcher")
+    assert code == 2 and "is no key" in err
+    assert run("keys create --scope root --name x")[0] == 2
+    monkeypatch.setenv("TRIMTAB_KEY", "trimtab_nonsense")
+    code, _, err = run("workers")
+    assert code == 2 and "trimtab keys create" in err and "nonsense" not in err
+    monkeypatch.delenv("TRIMTAB_KEY")
+    code, _, err = run("workers")
+    assert code == 2 and "No key was given" in err
+    code, _, err = run("keys list --redis redis://:secret@127.0.0.1:1/0")
+    assert code == 2 and "does not answer" in err and "secret" not in err
+
+
+def test_a_server_that_is_not_there(run: Type) -> None:
+    code, out, err = run("workers --url http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert "Start it with `trimtab serve`" in err
+    code, _, err = run("workers --url nowhere")
+    assert code == 2 and "--url = 'nowhere'" in err
+
+
+def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a thread of its own, as Ctrl-C in another terminal would end it; here the test's end does."""
+    thread = threading.Thread(target=main, args=(["events", "--follow", "--json"],), daemon=True)
+    thread.start()
+    told = ""
+    deadline = time.monotonic() + 10
+    asked = Client(served.url, served.key("operate"))
+    while '"kind": "rebalance"' not in told:
+        assert time.monotonic() < deadline
+        told += capsys.readouterr().out
+        owners = [each["owner"] for each in asked.get("/v1/queries/orders/partitions")["partitions"]]
+        body = {"from": owners[0], "to": (owners[0] + 1) % 3, "groups": [0]}
+        with contextlib.suppress(Refusal):  # it is under way from the last turn
+            asked.post("/v1/queries/orders/rebalances", body)
+    asked.close()
+    events = [json.loads(line) for line in told.splitlines()]
+    assert all(each["query"] == "orders" for each in events)
+
+
+def test_groups_as_typed() -> None:
+    assert groups("4,9,17") == [4, 9, 17]
+    assert groups("4-7, 9") == [4, 5, 6, 7, 9]
+    for bad in ("", "a", "1,,2", "-3", "1-x", "0-99999"):
+        with pytest.raises(Exception, match="numbers"):
+            groups(bad)
+
+
+def test_a_key_does_not_leave_in_the_open_unnoticed(capsys: pytest.CaptureFixture[str]) -> None:
+    Client("http://example.org", "trimtab_x").close()
+    told = capsys.readouterr().err
+    assert "unencrypted" in told and "trimtab_x" not in told
+    with pytest.raises(InvalidInput) as caught:
+        Client("http://127.0.0.1", "bad\nkey")
+    assert "bad" not in str(caught.value)
+
+
+def test_words() -> None:
+    assert (number(None), number(1234.5), number(1.25, 1)) == ("-", "1,234", "1.2")
+    assert (percent(None), percent(0.5), percent(0.012), percent(0)) == ("-", "50%", "1.2%", "0%")
+    assert numbers(list(range(20)), 3) == "0,1,2 and 17 more"
+    assert event_line({"at_ms": 0, "kind": "step", "text": "x"}, "orders").endswith(" orders step: x")
+    waiting: dict[str, Any] = {
+        "outcome": None, "moved": [1], "groups": [1, 2, 3], "waves": [{}, {}], "eta_s": 4.2, "message": "Received",
+        "step": 7, "steps": 8,
+    }  # fmt: skip
+    assert step_words(waiting) == "step 7/8 Received, 1 of 3 groups there, about 4 s to go"
+    refused = {"id": "r-1", "state": "refused", "refusal": {"problem": "is stale", "remedy": "Ask again."}}
+    assert summary(refused) == "r-1 refused: is stale. Ask again."
+    nothing = {"moves": [], "findings": [{"text": "Group 3 is too hot."}], "forecast": {}}
+    assert proposal_lines(nothing) == ["nothing to move", "note: Group 3 is too hot."]
+    assert str(Refusal("", None, "gone", "Look again.", 404)) == "gone. Look again."
+    assert isinstance(RemoteFailure("x"), Exception)
