@@ -1,0 +1,106 @@
+"""`trimtab serve` as a process: what it says, how it ends, what it does without Redis."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from api.server import listen
+from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
+from trimtab.cli import main
+from trimtab.embedded import EmbeddedRedis
+from trimtab.errors import InvalidInput
+
+pytestmark = pytest.mark.redis
+
+
+@contextmanager
+def serve(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The process, and what it has said by the time it tells how to make a key."""
+    command = [sys.executable, "-m", "trimtab.cli", "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line.strip())
+            if "keys create" in line:
+                break
+        yield process, said
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def url_in(said: list[str]) -> str:
+    return next(word for word in said[0].split() if word.startswith("http://"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_and_ends_in_order(number: signal.Signals) -> None:
+    with EmbeddedRedis() as server:
+        plane = DataPlane(server.url)
+        plane.step()
+        with serve("--redis", server.url) as (process, said):
+            assert "There is no API key yet" in said[1]
+            assert f"--redis {server.url}" in said[2]
+            with httpx.Client(base_url=url_in(said), timeout=10) as client:
+                assert client.get("/healthz").status_code == 200
+                answer = client.get("/v1/queries")
+                assert answer.status_code == 401
+                assert "server" not in answer.headers
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=15)
+            assert process.returncode == 0, errors
+            assert "Traceback" not in errors
+            assert "GET '/v1/queries' 401" in errors
+        assert plane.store.client.get(redis_keys.lease("orders")) is None, "the lease was not handed back"
+
+
+def test_it_waits_for_a_redis_that_is_not_there_yet() -> None:
+    with EmbeddedRedis() as server:
+        server.kill()
+        with serve("--redis", server.url.replace("redis://", "redis://:canary@")) as (process, said):
+            assert "does not answer yet" in said[1]
+            with httpx.Client(base_url=url_in(said), timeout=10) as client:
+                assert client.get("/healthz").status_code == 200
+                assert client.get("/readyz").status_code == 503
+            process.send_signal(signal.SIGTERM)
+            out, errors = process.communicate(timeout=15)
+            assert process.returncode == 0
+            assert "canary" not in "".join(said) + out + errors
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), "--redis", "redis://127.0.0.1:1/0"]) == 2
+        told = capsys.readouterr().err
+        assert f"--port = '127.0.0.1:{port}'" in told and "another --port" in told
+    with pytest.raises(InvalidInput):
+        listen("no.such.host.invalid", 0)
+
+
+def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"]) == 2
+    assert "--tls-cert" in capsys.readouterr().err
+    assert main(["serve", "--tls-key", sys.executable]) == 2
+    assert "Give both" in capsys.readouterr().err
+    assert main(["serve", "--redis", "http://:secret@nowhere"]) == 2
+    told = capsys.readouterr().err
+    assert "redis://HOST:PORT/DB" in told and "secret" not in told
+
+
+def test_small_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio sets TCP_NODELAY only on sockets that say they are TCP: without it each answer takes 40 ms."""
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
