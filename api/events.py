@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
 from typing import Final
@@ -19,8 +20,8 @@ from manager.store import Event, ManagerStore
 STREAMS_MAX: Final = 40
 """Followed at once on one instance: each holds a connection to Redis while it waits."""
 POLL_MS: Final = 500
-KEEP_ALIVE_POLLS: Final = 20
-"""About ten seconds: shorter than the idle time-out of common proxies."""
+LOOK_S: Final = 10.0
+"""How often something is said and the key is looked at again: more often than proxies close idle connections."""
 _ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -45,8 +46,9 @@ def sse(event: Event) -> bytes:
 class EventStreams:
     """Those that are open; told to end when the server stops, since nobody else would end them."""
 
-    def __init__(self, store: ManagerStore) -> None:
+    def __init__(self, store: ManagerStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._clock = clock
         self._open = 0
         self._stopping = False
 
@@ -67,19 +69,19 @@ class EventStreams:
         """Ends when the server stops, Redis goes away (the client comes back by itself), or the key is revoked."""
         self._open += 1
         try:
+            looked_s = self._clock()
             yield b"retry: 2000\n\n"
-            quiet = 0
             async for event in self._store.follow(query, after, POLL_MS):
                 if self._stopping:
                     return
                 if event is not None:
                     yield sse(event)
+                if self._clock() - looked_s < LOOK_S:
                     continue
-                quiet += 1
-                if quiet % KEEP_ALIVE_POLLS == 0:
-                    if not await allowed():
-                        return
-                    yield b": still here\n\n"
+                looked_s = self._clock()
+                if not await allowed():
+                    return
+                yield b": still here\n\n"
         except redis.RedisError:
             yield b": Redis does not answer; come back with Last-Event-ID\n\n"
         finally:

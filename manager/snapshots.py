@@ -29,7 +29,7 @@ def snapshot_text(snapshot: Snapshot) -> str:
     return json.dumps(body, separators=(",", ":"))
 
 
-def parse_snapshot(text: str) -> Snapshot:
+def parse_snapshot(text: str | bytes) -> Snapshot:
     body: dict[str, Any] = json.loads(text)
     for name in _BY_NUMBER:
         body[name] = {int(number): value for number, value in body[name].items()}

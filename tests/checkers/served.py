@@ -87,7 +87,7 @@ class Served:
     async def _run(self) -> None:
         managed, asked = ManagerStore(self.redis_url), ManagerStore(self.redis_url)
         service = ManagerService(managed, QUICK)
-        streams = EventStreams(asked)
+        streams = EventStreams(asked, self._clock)
         backend = Backend(asked, streams, not_ready=service.not_ready if self._with_manager else str)
         app = create_app(backend, self._gate, self._clock)
         listening = listen("127.0.0.1", 0)

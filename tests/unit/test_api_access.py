@@ -145,6 +145,18 @@ def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: 
         assert client.get(f"{BASE}/auto").status_code == 401
 
 
+def test_an_event_stream_ends_when_its_key_is_revoked(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    clock = Clock()
+    with Served(redis_server.url, clock=clock) as served:
+        client = served.client("read")
+        with client.stream("GET", f"{BASE}/events") as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "retry: 2000"
+            plane.store.client.hdel(redis_keys.API_KEYS, client.headers["Authorization"].split("_")[1])
+            clock.now_s += 11.0
+            assert list(lines) == [""]
+
+
 def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
     clock = Clock()
     rates = Rates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)

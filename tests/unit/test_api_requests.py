@@ -9,6 +9,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -332,6 +333,14 @@ def test_openapi_has_examples_and_names_the_key(plane: DataPlane, asked: Served)
             named = {each["name"] for each in operation.get("parameters", ())}
             assert ("Idempotency-Key" in named) == (method in ("post", "put", "delete")), (method, path)
     assert document["components"]["schemas"]["RebalanceBody"]["examples"]
+
+
+def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
+    for path, operations in asked.client("read").get("/v1/openapi.json").json()["paths"].items():
+        short = path.replace("/v1/queries/{query}", "Q")
+        for method in operations:
+            assert f"{method.upper()} `{short}`" in text, f"{method.upper()} {path} is not in docs/rest.md"
 
 
 def test_answers_survive_being_kept() -> None:
