@@ -52,6 +52,7 @@ class Audit:
 
 def _reason(body: bytes) -> str:
     try:
-        return str(json.loads(body).get("reason") or "")
+        # JSON can spell half of a surrogate pair, which no other text can hold.
+        return str(json.loads(body).get("reason") or "").encode(errors="replace").decode()
     except (ValueError, AttributeError, RecursionError):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -76,7 +77,12 @@ class Backend:
         )
 
     async def migrations(self, query: str) -> dict[str, Migration]:
-        return {name: parse_migration(body) for name, body in (await self.store.migrations(query)).items()}
+        """Those that this version can read; the leader raises an alarm for others."""
+        found: dict[str, Migration] = {}
+        for name, body in (await self.store.migrations(query)).items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found[name] = parse_migration(body)
+        return found
 
     async def track_s(self, query: str) -> float:
         """How long old rows stay: window and lateness."""

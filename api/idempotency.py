@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import secrets
 from dataclasses import dataclass
 from typing import Final
 
+import redis
 from redis.asyncio import Redis
 
 from api.answers import Answer, parse_answer
@@ -22,8 +24,9 @@ from api.problems import Problem
 from trimtab import redis_keys
 
 KEPT_S: Final = 24 * 3600
-RUNNING_S: Final = 60
-"""A request that has not ended by then has died with its server."""
+RUNNING_S: Final = 10
+"""A request that has not ended by then has died with its server, and may be sent again."""
+_LOG = logging.getLogger("trimtab.api")
 _FORM = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -89,11 +92,15 @@ class Idempotency:
         return parse_answer(known["answer"])
 
     async def end(self, token: Token, answer: Answer | None) -> None:
-        if answer is None or not 200 <= answer.status < 300:
-            await self._client.delete(token.key)
-            return
-        record = json.dumps({"fingerprint": token.fingerprint, "answer": answer.to_text()})
-        await self._client.set(token.key, record, ex=KEPT_S)
+        """Keep the answer. Where that fails the request is done all the same, and known by its operation id."""
+        try:
+            if answer is None or not 200 <= answer.status < 300:
+                await self._client.delete(token.key)
+                return
+            record = json.dumps({"fingerprint": token.fingerprint, "answer": answer.to_text()})
+            await self._client.set(token.key, record, ex=KEPT_S)
+        except redis.RedisError as error:
+            _LOG.warning("an answer was not kept for its Idempotency-Key: %s", type(error).__name__)
 
 
 def _digest(text: str) -> str:

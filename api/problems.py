@@ -64,19 +64,17 @@ class Problem(Exception):
         return body | {"remedy": self.remedy}
 
     def response(self) -> Response:
-        text = json.dumps(self.document(), separators=(",", ":"))
+        text = json.dumps(self.document(), separators=(",", ":"), default=str)
         return Response(text, self.status, self.headers, media_type=MEDIA_TYPE)
 
 
 def shown(value: object) -> object:
     """A value as it may be repeated to who sent it: as it was, or the beginning of it."""
     try:
-        text = json.dumps(value, default=str)
+        text = json.dumps(value, default=str, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        text = "?"
-    if len(text) <= VALUE_LENGTH_MAX:
-        return json.loads(text) if text != "?" else "(cannot be shown)"
-    return text[: VALUE_LENGTH_MAX - 3] + "..."
+        return str(type(value).__name__) if isinstance(value, list | dict) else str(value)[:VALUE_LENGTH_MAX]
+    return value if len(text) <= VALUE_LENGTH_MAX else text[: VALUE_LENGTH_MAX - 3] + "..."
 
 
 def unavailable(what: str = "Redis does not answer") -> Problem:

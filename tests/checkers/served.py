@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
 import httpx
 import redis
 
-from api.app import create_app
-from api.backend import Backend
-from api.events import EventStreams
+from api.embedded import EmbeddedServer
 from api.gate import GateSettings
-from api.keys import KeyStore, Scope, new_key
+from api.keys import Scope
 from api.limits import Rates
-from api.server import Server, ServeSettings, listen
-from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.snapshots import save_snapshot
 from manager.store import ManagerStore
@@ -31,36 +26,22 @@ FRESH = GateSettings(answers_kept_s=0.0, rates=Rates(mutations_per_s=10_000, fai
 QUICK = ManagerSettings(poll_s=0.005, discover_s=0.01, backoff_max_s=0.05)
 
 
-class Served:
-    """Runs in a thread of its own; `client` speaks HTTP to it. With `manager` requests are carried out, too."""
+class Served(EmbeddedServer):
+    """With `manager` requests are carried out, too."""
 
     def __init__(
         self,
         redis_url: str,
         *,
-        gate: GateSettings | None = None,
+        gate: GateSettings = FRESH,
         manager: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.redis_url = redis_url
-        self._gate = gate or FRESH
-        self._with_manager = manager
-        self._clock = clock
-        self._ready = threading.Event()
-        self._server: Server | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        super().__init__(redis_url, gate=gate, manager=QUICK, with_manager=manager, clock=clock)
         self._clients: list[httpx.Client] = []
-        self.url = ""
 
     def key(self, scope: Scope, name: str = "test") -> str:
-        async def make() -> str:
-            store = ManagerStore(self.redis_url)
-            text, record = new_key(name, scope, 0)
-            await KeyStore(store.client).add(record)
-            await store.close()
-            return text
-
-        return asyncio.run(make())
+        return super().key(scope, name)
 
     def client(self, scope: Scope | None) -> httpx.Client:
         headers = {} if scope is None else {"Authorization": f"Bearer {self.key(scope)}"}
@@ -68,38 +49,12 @@ class Served:
         self._clients.append(made)
         return made
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        if not self._ready.wait(10):
-            raise AssertionError("the server did not start")
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for client in self._clients:
             client.close()
-        if self._server is not None:
-            self._server.end()
-        self._thread.join(10)
-        assert not self._thread.is_alive(), "the server did not end"
-
-    async def _run(self) -> None:
-        managed, asked = ManagerStore(self.redis_url), ManagerStore(self.redis_url)
-        service = ManagerService(managed, QUICK)
-        streams = EventStreams(asked, self._clock)
-        backend = Backend(asked, streams, not_ready=service.not_ready if self._with_manager else str)
-        app = create_app(backend, self._gate, self._clock)
-        listening = listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._server = _Told(app, streams, ServeSettings(), self._ready)
-        if self._with_manager:
-            await service.start()
-        await self._server.serve(sockets=[listening])
-        if self._with_manager:
-            await service.stop()
-        await managed.close()
-        await asked.close()
+        super().__exit__(kind, error, trace)
 
 
 def cleared(redis_url: str) -> None:
@@ -108,18 +63,6 @@ def cleared(redis_url: str) -> None:
         for name in client.scan_iter("trimtab:*"):
             if not bytes(name).startswith(b"trimtab:api:keys"):
                 client.delete(name)
-
-
-class _Told(Server):
-    """Says when it listens."""
-
-    def __init__(self, app: object, streams: EventStreams, settings: ServeSettings, ready: threading.Event) -> None:
-        super().__init__(app, streams, settings)  # type: ignore[arg-type]
-        self._ready = ready
-
-    async def startup(self, sockets: object = None) -> None:
-        await super().startup(sockets)  # type: ignore[arg-type]
-        self._ready.set()
 
 
 def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 10.0) -> None:

@@ -130,8 +130,8 @@ def at(query: str) -> str:
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """How long to wait before asking again, where that may help."""
-    if answer.status_code not in (429, 503):
+    """How long to wait before asking again, where that may help: the server says so in a header."""
+    if answer.status_code not in (409, 429, 503) or "Retry-After" not in answer.headers:
         return None
     text = answer.headers.get("Retry-After", "1")
     return float(text) if text.isdigit() else 1.0

@@ -1,0 +1,118 @@
+"""Manager and API in a thread of this process: for the demo and for tests, which have a main thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from starlette.types import ASGIApp
+
+from api.app import create_app
+from api.backend import Backend, always_ready
+from api.events import EventStreams
+from api.gate import GateSettings
+from api.keys import KeyStore, Scope, new_key
+from api.server import Server, ServeSettings, listen
+from manager.service import ManagerService
+from manager.settings import ManagerSettings
+from manager.store import ManagerStore, now_ms
+from trimtab.errors import TrimtabError
+
+START_S = 30.0
+
+
+class EmbeddedServer:
+    """Serves from `with` on, on a loopback port of its own unless one is named."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        port: int = 0,
+        gate: GateSettings | None = None,
+        manager: ManagerSettings | None = None,
+        with_manager: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.redis_url = redis_url
+        self.url = ""
+        self._port = port
+        self._gate = gate
+        self._manager = manager
+        self._with_manager = with_manager
+        self._clock = clock
+        self._ready = threading.Event()
+        self._server: Server | None = None
+        self._thread = threading.Thread(target=self._in_thread, name="trimtab-serve", daemon=True)
+        self._failure: BaseException | None = None
+
+    def key(self, scope: Scope, name: str) -> str:
+        """A new key, to be shown once."""
+
+        async def make() -> str:
+            store = ManagerStore(self.redis_url)
+            text, record = new_key(name, scope, now_ms())
+            await KeyStore(store.client).add(record)
+            await store.close()
+            return text
+
+        return asyncio.run(make())
+
+    def __enter__(self) -> Self:
+        listening = listen("127.0.0.1", self._port)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self._listening: socket.socket = listening
+        self._thread.start()
+        if not self._ready.wait(START_S) or self._failure is not None:
+            raise TrimtabError(f"the server did not start: {self._failure}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.end()
+        self._thread.join(START_S)
+        if self._thread.is_alive():
+            raise TrimtabError("the server did not end")
+
+    def _in_thread(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        managed, asked = ManagerStore(self.redis_url), ManagerStore(self.redis_url)
+        service = ManagerService(managed, self._manager)
+        streams = EventStreams(asked, self._clock)
+        ready = service.not_ready if self._with_manager else always_ready
+        app = create_app(Backend(asked, streams, not_ready=ready), self._gate, self._clock)
+        self._server = _Told(app, streams, self._ready)
+        try:
+            if self._with_manager:
+                await service.start()
+            await self._server.serve(sockets=[self._listening])
+        finally:
+            await service.stop()
+            await managed.close()
+            await asked.close()
+
+
+class _Told(Server):
+    """Says when it listens."""
+
+    def __init__(self, app: ASGIApp, streams: EventStreams, ready: threading.Event) -> None:
+        super().__init__(app, streams, ServeSettings())
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready.set()
