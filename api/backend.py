@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -25,7 +25,7 @@ from manager.requests import (
 )
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
-from manager.store import ManagerStore
+from manager.store import Json, ManagerStore
 from trimtab.moves import moves_of
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
@@ -61,7 +61,7 @@ class Backend:
             return None
         moving = {
             group: migration.receiver
-            for migration in (await self.migrations(seen.query)).values()
+            for migration in _parsed(await self.store.open_migrations(seen.query)).values()
             for group in migration.busy_groups
         }
         for move in moves_of(seen.epoch):
@@ -76,13 +76,11 @@ class Backend:
             workers=tuple(replace(each, alive=each.worker in seen.up) for each in load.workers),
         )
 
-    async def migrations(self, query: str) -> dict[str, Migration]:
-        """Those that this version can read; the leader raises an alarm for others."""
-        found: dict[str, Migration] = {}
-        for name, body in (await self.store.migrations(query)).items():
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                found[name] = parse_migration(body)
-        return found
+    async def migrations(self, query: str, names: Sequence[str] | None = None) -> dict[str, Migration]:
+        """All, or these, as far as this version can read them; the leader raises an alarm for others."""
+        store = self.store
+        found = await (store.migrations(query) if names is None else store.migrations_named(query, names))
+        return _parsed(found)
 
     async def track_s(self, query: str) -> float:
         """How long old rows stay: window and lateness."""
@@ -99,6 +97,14 @@ class Backend:
 
     async def cancel(self, request: CancelRequest) -> None:
         await enqueue(self.store.client, request)
+
+
+def _parsed(bodies: Mapping[str, Json]) -> dict[str, Migration]:
+    found: dict[str, Migration] = {}
+    for name, body in bodies.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found[name] = parse_migration(body)
+    return found
 
 
 def _renamed(refused: Refused) -> Refused:

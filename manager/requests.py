@@ -188,7 +188,7 @@ async def view(store: ManagerStore, query: str, heartbeat_max_ms: int) -> View:
         raise Refused("query", query, "is not known", told, 404)
     heartbeat = await store.heartbeat(query)
     reports = await store.reports(query)
-    migrations = await store.migrations(query)
+    migrations = await store.open_migrations(query)
     return View(
         query=query,
         workers=count_workers(await store.definition(query), epoch, reports),

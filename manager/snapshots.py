@@ -1,7 +1,7 @@
 """The leader's load snapshot in Redis, so that any instance can show loads, propose and explain.
 
-Only the leader reads reports batch by batch and smooths them; it writes what it knows after each committed batch. The
-snapshot is advice, never a truth: a proposal made from an old one is checked against the epoch before it is carried out.
+Only the leader reads reports batch by batch and smooths them; it writes what it knows about once a second. The snapshot
+is advice, never a truth: a proposal made from an old one is checked against the epoch before it is carried out.
 """
 
 from __future__ import annotations
@@ -53,5 +53,5 @@ async def load_snapshot(client: redis.asyncio.Redis, query: str) -> Snapshot | N
         return None
     try:
         return parse_snapshot(text)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -153,6 +153,22 @@ class ManagerStore:
         """All that are kept, open and closed, by id."""
         found = await self._redis.hgetall(redis_keys.migrations(query))
         return {name: json.loads(text) for name, text in found.items()}
+
+    async def open_migrations(self, query: str) -> dict[str, Json]:
+        """Those that have not ended: the others, up to a thousand records with their stories, stay where they are."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hkeys(redis_keys.migrations(query))
+            pipe.zrange(redis_keys.closed(query), 0, -1)
+            names, closed = await pipe.execute()
+        ended = set(closed)
+        return await self.migrations_named(query, [name for name in names if f"migration:{name}" not in ended])
+
+    async def migrations_named(self, query: str, names: Sequence[str]) -> dict[str, Json]:
+        """Of these, those that are kept."""
+        if not names:
+            return {}
+        texts = await self._redis.hmget(redis_keys.migrations(query), list(names))
+        return {name: json.loads(text) for name, text in zip(names, texts, strict=True) if text is not None}
 
     async def migration(self, query: str, migration: str) -> Json | None:
         text = await self._redis.hget(redis_keys.migrations(query), migration)

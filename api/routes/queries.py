@@ -84,7 +84,7 @@ async def _query(use: Backend, query: str) -> Json:
         await store.heartbeat(query),
         await store.leader(query),
         await store.auto(query),
-        await store.migrations(query),
+        await store.open_migrations(query),
         await store.alarms(query),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -135,7 +136,8 @@ async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Quer
     responses=answers(_REBALANCE, 404),
 )
 async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
-    return _view(await _known(use, query, rebalance), await _migrations(use, query))
+    record = await _known(use, query, rebalance)
+    return _view(record, await _migrations(use, query, record.migrations))
 
 
 @router.post(
@@ -148,7 +150,7 @@ async def cancel_rebalance(
     query: QueryName, rebalance: Id, body: CancelBody, use: Use, by: By, operation: Operation
 ) -> Json:
     record = await _known(use, query, rebalance)
-    shown = await _migrations(use, query)
+    shown = await _migrations(use, query, record.migrations)
     if not record.open:
         raise _too_late("rebalance", rebalance, record.state)
     mine = [shown[name] for name in record.migrations if name in shown]
@@ -244,9 +246,9 @@ async def _submit(use: Backend, request: RebalanceRequest, response: Response, *
     return rebalance_view(requested(request) if known is None else parse_rebalance(known), [])
 
 
-async def _migrations(use: Backend, query: str) -> dict[str, Json]:
+async def _migrations(use: Backend, query: str, names: Sequence[str] | None = None) -> dict[str, Json]:
     track_s, now = await use.track_s(query), now_ms()
-    return {name: migration_view(each, now, track_s) for name, each in (await use.migrations(query)).items()}
+    return {name: migration_view(each, now, track_s) for name, each in (await use.migrations(query, names)).items()}
 
 
 async def _known(use: Backend, query: str, rebalance: str) -> Rebalance:
@@ -259,7 +261,7 @@ async def _known(use: Backend, query: str, rebalance: str) -> Rebalance:
 
 async def _known_migration(use: Backend, query: str, migration: str) -> Json:
     await use.seen(query)
-    found = (await _migrations(use, query)).get(migration)
+    found = (await _migrations(use, query, [migration])).get(migration)
     if found is None:
         raise not_found("migration", migration, "migration", f"See GET /v1/queries/{query}/migrations.")
     return found

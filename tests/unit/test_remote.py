@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.checkers.served import Served, measured
 from tests.simulation.data_plane import DataPlane
@@ -18,7 +20,7 @@ from trimtab.embedded import EmbeddedRedis
 from trimtab.errors import InvalidInput
 from trimtab.remote.client import Client, Refusal, RemoteFailure
 from trimtab.remote.commands import groups
-from trimtab.remote.follow import step_words, summary
+from trimtab.remote.follow import Bars, step_words, summary
 from trimtab.remote.tables import event_line, number, numbers, percent, proposal_lines
 
 pytestmark = pytest.mark.redis
@@ -233,6 +235,20 @@ def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFi
     asked.close()
     events = [json.loads(line) for line in told.splitlines()]
     assert all(each["query"] == "orders" for each in events)
+
+
+def test_bars_on_a_terminal() -> None:
+    out = io.StringIO()
+    bars = Bars(Console(file=out, force_terminal=True, width=160))
+    migration: dict[str, Any] = {
+        "id": "m-1", "strategy": "ptlb", "from": 0, "to": 1, "groups": [], "amount": 0.25, "moved": [], "outcome": None,
+        "waves": [], "eta_s": None, "message": None, "step": 0, "steps": 5, "progress": 0.0,
+    }  # fmt: skip
+    with bars:
+        bars.show(migration)
+        bars.show({**migration, "groups": [4, 9], "step": 3, "message": "DuplicatePartitions", "progress": 0.4})
+        bars.show({**migration, "groups": [4, 9], "outcome": "committed", "progress": 1.0})
+    assert "ptlb 0 -> 1 (4,9)" in out.getvalue() and "committed" in out.getvalue() and "100%" in out.getvalue()
 
 
 def test_groups_as_typed() -> None:

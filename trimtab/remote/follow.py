@@ -20,7 +20,7 @@ Json = dict[str, Any]
 def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float], None] = time.sleep) -> Json:
     """The rebalance as it ended."""
     console = Console()
-    shown = _Bars(console) if console.is_terminal else _Lines(console)
+    shown = Bars(console) if console.is_terminal else Lines(console)
     with shown:
         while True:
             body = client.get(f"{at(query)}/rebalances/{rebalance}")
@@ -57,7 +57,7 @@ def _title(migration: Json) -> str:
     return f"{migration['strategy']} {migration['from']} -> {migration['to']} ({what})"
 
 
-class _Bars:
+class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -84,7 +84,7 @@ class _Bars:
         )
 
 
-class _Lines:
+class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told: dict[str, int] = {}

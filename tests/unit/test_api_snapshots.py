@@ -1,0 +1,82 @@
+"""What any instance reads of a query: the leader's snapshot, and migrations without those that are over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from balancing.load import Snapshot
+from manager.snapshots import SNAPSHOT_TTL_S, load_snapshot, parse_snapshot, snapshot_text
+from manager.store import ManagerStore
+from tests.checkers.served import measured
+from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
+from trimtab.embedded import EmbeddedRedis
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as running:
+        yield running
+
+
+@pytest.fixture
+def plane(server: EmbeddedRedis) -> DataPlane:
+    plane = DataPlane(server.url)
+    plane.store.client.flushall()
+    plane.define()
+    for _ in range(4):
+        plane.step()
+    measured(server.url)
+    return plane
+
+
+def test_a_snapshot_comes_back_as_it_was(plane: DataPlane) -> None:
+    found = _load(plane.store.url)
+    assert found is not None
+    assert found.owners == plane.owners and sum(found.group_rows) > 0
+    full = replace(found, moving={3: 1}, plans={0: "mjoin"}, pinned=frozenset({2}), excluded=frozenset({1}))
+    assert parse_snapshot(snapshot_text(full)) == full
+    ttl_s = plane.store.client.ttl(redis_keys.snapshot("orders"))
+    assert SNAPSHOT_TTL_S - 60 < ttl_s <= SNAPSHOT_TTL_S
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"moving": {}}', '{"moving": []}'])
+def test_a_snapshot_of_another_version_is_none(plane: DataPlane, text: str) -> None:
+    plane.store.client.set(redis_keys.snapshot("orders"), text)
+    assert _load(plane.store.url) is None
+    plane.store.client.delete(redis_keys.snapshot("orders"))
+    assert _load(plane.store.url) is None
+
+
+def test_open_migrations_are_those_that_have_not_ended(plane: DataPlane) -> None:
+    client = plane.store.client
+    for name in ("m-1", "m-2", "m-3"):
+        client.hset(redis_keys.migrations("orders"), name, json.dumps({"id": name}))
+    client.zadd(redis_keys.closed("orders"), {"migration:m-2": 5, "rebalance:m-3": 6})
+
+    async def read() -> tuple[list[str], list[str]]:
+        store = ManagerStore(plane.store.url)
+        found = await store.open_migrations("orders"), await store.migrations_named("orders", ["m-2", "m-9"])
+        assert await store.migrations_named("orders", []) == {}
+        await store.close()
+        return sorted(found[0]), sorted(found[1])
+
+    assert asyncio.run(read()) == (["m-1", "m-3"], ["m-2"])
+
+
+def _load(url: str) -> Snapshot | None:
+    async def read() -> Snapshot | None:
+        store = ManagerStore(url)
+        try:
+            return await load_snapshot(store.client, "orders")
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
