@@ -13,25 +13,30 @@ from dataclasses import replace
 from balancing.protocols.migration import Migration, Wave, taken_groups
 from balancing.protocols.table import State
 from trimtab.epochs import Epoch
+from trimtab.errors import TrimtabError
 from trimtab.moves import DUPLICATE, TRANSFER, ComputePartitionsToMove, Move, moves_of
+
+
+class NotComposable(TrimtabError):
+    """Migrations contradict each other: a bug in who was let in, and better no epoch than a wrong one."""
 
 
 def compose(previous: Epoch, migrations: Iterable[Migration], fence: int) -> Epoch | None:
     """The epoch that follows `previous` (newest published, and bound); None where nothing is to change.
 
-    None too where `previous` is older than an epoch that a migration has seen bound: Redis has gone back, the driver
-    will put it right, and nothing that follows an old epoch could be bound.
+    Migrations must be reconciled with `previous` before: a wave whose move is not in it is then one that was never
+    opened. Should `previous` be an old one, because Redis has gone back, no harm is done: what follows an old epoch
+    cannot be bound, and the driver puts Redis right.
     """
     active = sorted(
         (each for each in migrations if not each.done and each.incarnation == previous.incarnation),
         key=lambda each: (each.created_ms, each.id),
     )
-    if any(wave.seen > previous.number for each in active for wave in each.waves):
-        return None
     next_epoch = _Composition(previous)
     for migration in active:
         for number, wave in enumerate(migration.waves, 1):
             next_epoch.add(migration, number, wave)
+    next_epoch.check()
     commands = [_question(migration, active).to_json() for migration in active if migration.state == State.CHOOSING]
     moves = tuple(move.to_json() for move in next_epoch.moves.values())
     if (tuple(next_epoch.owners), moves, tuple(commands)) == (
@@ -64,7 +69,6 @@ class _Composition:
         self.number = previous.number + 1
         self.owners = list(previous.owners)
         self.moves = {move.id: move for move in moves_of(previous)}
-        self.moving = {group for move in self.moves.values() for group in move.groups}
 
     def add(self, migration: Migration, number: int, wave: Wave) -> None:
         name, undo = migration.move_id(number), migration.undo_id(number)
@@ -83,10 +87,7 @@ class _Composition:
             self.moves[name] = replace(self.moves[name], digest=wave.digest)
 
     def _open(self, migration: Migration, name: str, wave: Wave) -> None:
-        """Step 3 of both protocols. Only where the sender has the groups and nobody else moves them."""
-        if wave.was_open or not self._owned_by(migration.sender, wave) or self.moving & set(wave.groups):
-            return
-        self.moving |= set(wave.groups)
+        """Step 3 of both protocols."""
         self.moves[name] = Move(
             id=name,
             kind=DUPLICATE if migration.table.name == "ptlb" else TRANSFER,
@@ -113,19 +114,21 @@ class _Composition:
         )
 
     def _close(self, migration: Migration, number: int, wave: Wave, owner: int) -> None:
-        """Step 8 of MSLB, step 5 of PTLB, or the end of the way back.
-
-        Only from an epoch that this end can follow: a transfer ends at its sender by way of its undo and not otherwise,
-        and at its receiver without one. Where it does not, the journal is off and `reconcile` puts it right.
-        """
-        name, undo = migration.move_id(number), migration.undo_id(number)
-        by_undo = owner == migration.sender and migration.table.name == "mslb"
-        if name not in self.moves or (undo in self.moves) != by_undo:
+        """Step 8 of MSLB, step 5 of PTLB, or the end of the way back."""
+        if self.moves.pop(migration.move_id(number), None) is None:
             return
-        del self.moves[name]
-        self.moves.pop(undo, None)
+        self.moves.pop(migration.undo_id(number), None)
         for group in wave.groups:
             self.owners[group] = owner
 
-    def _owned_by(self, worker: int, wave: Wave) -> bool:
-        return all(self.owners[group] == worker for group in wave.groups)
+    def check(self) -> None:
+        """One owner per group and one way for it to go: an epoch in which that is not so is never published."""
+        moving: dict[int, Move] = {}
+        for move in self.moves.values():
+            for group in move.groups:
+                other = moving.get(group)
+                if other is None and self.owners[group] != move.sender:
+                    raise NotComposable(f"{move.id} takes group {group} from worker {move.sender}, not its owner")
+                if other is not None and (not move.undoes or move.undoes != other.id):
+                    raise NotComposable(f"group {group} is in {other.id} and in {move.id}")
+                moving[group] = move

@@ -65,7 +65,9 @@ def _wave(
             back = replace(wave, state=State.RETURNING, seen=bound.number, was_open=True, held_since=-1)
             return back, f"wave {number} is on its way back"
         return wave, ""
-    if bound.number <= wave.seen or wave.state in (migration.table.closing, State.RESTORING):
+    # Closed as it was to be closed: `observe` says so.
+    awaited = {migration.table.closing: migration.receiver, State.RESTORING: migration.sender}.get(wave.state)
+    if bound.number <= wave.seen or owners == {awaited}:
         return wave, ""
     if owners == {migration.receiver}:
         return replace(wave, state=State.COMMITTED, seen=bound.number), f"wave {number} is the receiver's already"

@@ -21,6 +21,7 @@ from balancing.protocols import (
     Instruction,
     Journal,
     Migration,
+    State,
     Tell,
     WaveAllowed,
     adopt,
@@ -36,7 +37,7 @@ from trimtab.reports import WorkerReport
 
 QUERY: Final = "q"
 LIFE: Final = "life"
-CLOCK_MAX: Final = 9
+CLOCK_MAX: Final = 7
 
 
 class View(NamedTuple):
@@ -94,6 +95,11 @@ class Redis(NamedTuple):
     view: Box[View] | None
 
 
+class Ghost(NamedTuple):
+    memory: tuple[Migration, ...]
+    todo: tuple[Migration | str, ...]
+
+
 class World(NamedTuple):
     redis: Redis
     earlier: tuple[Redis, ...]
@@ -103,8 +109,8 @@ class World(NamedTuple):
     """The manager's."""
     todo: tuple[Migration | str, ...]
     """Durable writes that the manager is about to make: journal entries, and an epoch's text."""
-    ghost: tuple[Migration | str, ...]
-    """Writes that a manager without the lease is still about to make."""
+    ghost: Ghost | None
+    """A manager that has lost the lease and does not know it."""
     bound: str
     before: int
     """Number of the epoch of the batch before."""
@@ -143,7 +149,7 @@ class Scenario:
         budget = (*(self.faults.get(fault, 0) for fault in FAULTS), self.total)
         redis = Redis((), text, boxed(View(text, 0, frozenset())))
         waiting = tuple(plain(migration) for migration in self.migrations)
-        return World(redis, (), True, (), (), (), text, epoch.number, False, 0, plane, waiting, budget)
+        return World(redis, (), True, (), (), None, text, epoch.number, False, 0, plane, waiting, budget)
 
 
 _texts: dict[str, str] = {}
@@ -246,6 +252,8 @@ class Model:
 
     def good_steps(self, world: World) -> Iterator[tuple[str, World]]:
         """What happens where nothing goes wrong; from any world, it must lead to the end."""
+        if world.ghost:
+            yield from self._ghost(world)
         if not world.up:
             yield "manager starts", world._replace(up=True, memory=world.redis.journal)
         elif world.todo:
@@ -257,21 +265,41 @@ class Model:
     def _write(self, world: World) -> tuple[str, World]:
         """The manager's next durable write; it holds what it wrote only from then on."""
         what, *rest = world.todo
+        if isinstance(what, Migration):
+            self._check_outcome(world, what)
         written = written_to(world.redis, what)
         after = world._replace(todo=tuple(rest), earlier=remembered(world, self.scenario.back_writes))
         if isinstance(what, str):
             return f"publish {epoch_of(what).number}", after._replace(redis=written)
-        return f"journal {what.id} {what.state}", after._replace(redis=written, memory=updated(world.memory, what))
+        # A request leaves the queue in the same script that journals what became of it.
+        waiting = tuple(each for each in world.waiting if each.id != what.id)
+        after = after._replace(redis=written, memory=updated(world.memory, what), waiting=waiting)
+        return f"journal {what.id} {what.state}", after
+
+    def _check_outcome(self, world: World, changed: Migration) -> None:
+        """The end that people were told of stays, and beyond the point of no return the way is forward.
+
+        Unless Redis has forgotten something.
+        """
+        before = next((each for each in world.memory if each.id == changed.id), changed)
+        left = dict(zip(FAULTS, world.budget, strict=False))
+        forgotten = any(left[fault] < self.scenario.faults.get(fault, 0) for fault in ("back", "wipe", "ghost"))
+        if forgotten:
+            return
+        if before.done and not changed.done:
+            raise Wrong(f"{changed.id} had ended, and goes on")
+        for old, new in zip(before.waves, changed.waves, strict=False):
+            if old.state == changed.table.closing and new.state not in (old.state, State.COMMITTED):
+                raise Wrong(f"{changed.id} was beyond the point of no return, and is {new.state}")
 
     def _turn(self, world: World) -> Iterator[tuple[str, World]]:
         """What the manager finds to do, in the order of manager/runner.py."""
         begun = {migration.id for migration in world.memory}
         ended = all(migration.done for migration in world.memory)
         if world.waiting and (ended or not self.scenario.one_by_one):
-            first, *rest = world.waiting
+            first = world.waiting[0]
             if first.id not in begun:
-                todo = self.handle(first, Begin(migration=first.id))
-                yield f"begin {first.id}", world._replace(waiting=tuple(rest), todo=todo)
+                yield f"begin {first.id}", world._replace(todo=self.handle(first, Begin(migration=first.id)))
                 return
         if world.redis.view is None:
             return
@@ -329,13 +357,9 @@ class Model:
 
     def bad_steps(self, world: World) -> Iterator[tuple[str, World]]:
         if world.budget[-1] == 0:
-            if world.ghost:
-                yield "ghost writes", self._ghost(world)
             return
         if world.up:
             yield from self._manager_faults(world)
-        if world.ghost:
-            yield "ghost writes", self._ghost(world)
         if world.running:
             for fault in ("full", "late", "corrupt", "differ"):
                 if can(world, fault) and exporting(world.plane.value, epoch_of(world.bound)):
@@ -352,8 +376,8 @@ class Model:
         if can(world, "crash"):
             yield "manager stops", spent(world, "crash")._replace(up=False, memory=(), todo=())
         if can(world, "ghost") and world.todo:
-            gone = spent(world, "ghost")._replace(up=False, memory=(), todo=(), ghost=world.todo[:1])
-            yield "manager loses its lease", gone
+            ghost = Ghost(world.memory, world.todo)
+            yield "manager loses its lease", spent(world, "ghost")._replace(up=False, memory=(), todo=(), ghost=ghost)
         if world.todo:
             return
         for migration in world.memory if can(world, "cancel") else ():
@@ -367,16 +391,23 @@ class Model:
                 if todo and old.view != world.redis.view:
                     yield "look at an old batch", spent(world, "stale")._replace(todo=todo)
 
-    def _ghost(self, world: World) -> World:
+    def _ghost(self, world: World) -> Iterator[tuple[str, World]]:
         """A manager without the lease goes on writing: refused, if Redis looks at the fence."""
+        if world.ghost is None:
+            return
         if self.scenario.fenced:
-            return world._replace(ghost=())
-        return world._replace(ghost=(), redis=written_to(world.redis, world.ghost[0]))
+            yield "ghost is refused", world._replace(ghost=None)
+            return
+        alone = world._replace(up=True, memory=world.ghost.memory, todo=world.ghost.todo, ghost=None)
+        for label, after in (self._write(alone),) if alone.todo else self._turn(alone):
+            ghost = Ghost(after.memory, after.todo)
+            mine = after._replace(up=world.up, memory=world.memory, todo=world.todo, ghost=ghost)
+            yield f"ghost: {label}", mine
 
     def at_the_end(self, world: World) -> bool:
         """Nothing is left to be done: the manager is idle, everything is bound and committed."""
         view = world.redis.view
-        if not world.up or world.todo or world.waiting or world.running or view is None or world.ghost:
+        if not world.up or world.todo or world.waiting or world.running or view is None:
             return False
         if not world.redis.newest == world.bound == view.value.bound or view.value.missing:
             return False

@@ -238,6 +238,8 @@ class _Batch:
         # The way back may bring only rows that waited: then the state is what this worker froze.
         state = package.rows if package.whole else (cell.frozen or ())
         self.cells[worker] = Cell(rows=state)
+        if move.undoes:  # Nobody looks at what waited there any more; kept, its age would tell worlds apart.
+            self.cells[move.sender] = self.cells[move.sender]._replace(held=())
         self._join_waiting(worker, tuple(sorted({*package.held, *cell.held}, reverse=True)))
         self._join(worker)
         self._tell(move, worker, "received")

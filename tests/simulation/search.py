@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
-from balancing.protocols import ProtocolError
 from tests.simulation.model import Model, Scenario, World
 from tests.simulation.plane import Wrong
+from trimtab.errors import TrimtabError
 
-STEPS_TO_THE_END_MAX = 200
+STEPS_TO_THE_END_MAX: Final = 200
+CLOCK_EARLY: Final = 2
+"""In worlds where rows have not waited for longer than this, there is time enough to see the end."""
 
 
 class Found(AssertionError):
@@ -44,14 +47,14 @@ def search(scenario: Scenario, states_max: int = 2_000_000) -> Searched:
             if model.at_the_end(world):
                 ends += 1
                 model.check_end(world)
-        except (Wrong, ProtocolError) as error:
+        except (Wrong, TrimtabError) as error:
             raise Found(scenario, str(error), _trace(came_from, world)) from error
         try:
             for label, after in model.steps(world):
                 if after not in came_from:
                     came_from[after] = (world, label)
                     queue.append(after)
-        except (Wrong, ProtocolError) as error:
+        except (Wrong, TrimtabError) as error:
             raise Found(scenario, str(error), _trace(came_from, world)) from error
         if len(came_from) > states_max:
             raise Found(scenario, f"more than {states_max} states", _trace(came_from, world))
@@ -65,9 +68,14 @@ def _must_end(model: Model, world: World, known: set[World]) -> None:
     at = world
     while at not in known and not model.at_the_end(at):
         way.append(at)
-        step = next(model.good_steps(at), None)
+        try:
+            step = next(model.good_steps(at), None)
+        except (Wrong, TrimtabError) as error:
+            raise Wrong(f"{error}\n  if all goes well then: {', '.join(labels)}") from error
         if step is None:
-            return  # Rows have waited for longer than this search looks: no verdict.
+            if world.clock <= CLOCK_EARLY:
+                raise Wrong("does not end, rows wait: ... " + ", ".join(labels[-12:]))
+            return  # Rows had waited for long before: this search does not look further.
         labels.append(step[0])
         at = step[1]
         if len(way) > STEPS_TO_THE_END_MAX:
