@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from tests.checkers.harness import Gate, Run
 from tests.checkers.oracle import Row
 from trimtab import JoinQuery, Stream
 from trimtab.epochs import Epoch
+from trimtab.moves import moves_of
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
 
@@ -65,6 +66,8 @@ class Steered:
         self.redis = redis
         self.spark = spark
         self.running: StreamingQuery | None = None
+        self.shared_epochs = False
+        """Whether an epoch was seen that had moves of several migrations."""
         self._rebuild = rebuild
         self._random = random.Random(seed)
         self._files = 0
@@ -84,6 +87,13 @@ class Steered:
         )
         self.running = self.run.start(self.gate.at("output", result))
 
+    def begun(self) -> Steered:
+        """Running, with something in the window."""
+        self.start()
+        for _ in range(2):
+            self.advance()
+        return self
+
     def hand_out(self) -> None:
         """The next file of each stream."""
         for stream in "ABC":
@@ -99,9 +109,13 @@ class Steered:
 
     def advance(self) -> None:
         """Hand out a file of each stream and let the query take all there is, epochs included."""
-        assert self.running is not None
         self.hand_out()
+        self.take_all()
+
+    def take_all(self) -> None:
+        assert self.running is not None
         self.running.processAllAvailable()
+        self.shared_epochs |= len({move.id.partition(".")[0] for move in moves_of(self.bound())}) > 1
 
     def until(self, done: Callable[[], Any], what: str, files: int = 60) -> Any:
         for _ in range(files):
@@ -139,15 +153,35 @@ class Steered:
 
         return look
 
-    def move(self, manager: EmbeddedManager, strategy: str, sender: int, receiver: int, *groups: int) -> Json:
-        """Move groups while rows arrive; returns the migration's record, which must say that all went well."""
-        asked = self.ask(manager, strategy, sender, receiver, groups)
-        outcome: Rebalance = self.until(self.ended(manager, asked), f"the end of {asked}")
-        assert outcome.state == "committed", outcome
-        record = manager.migrations(self.name)[outcome.migrations[0]]
-        check_audit(record)
-        assert all(self.bound().owners[group] == receiver for group in groups)
-        return record
+    def end_of(self, manager: EmbeddedManager, rebalance: str) -> Rebalance:
+        """Rows arrive until the rebalance has ended."""
+        found: Rebalance = self.until(self.ended(manager, rebalance), f"the end of {rebalance}")
+        return found
+
+    def move_all(
+        self, manager: EmbeddedManager, strategy: str, groups: Mapping[tuple[int, int], Sequence[int]]
+    ) -> list[Json]:
+        """Move groups of several (sender, receiver) pairs at once; returns the migrations' records."""
+        asked = [self.ask(manager, strategy, *pair, tuple(each)) for pair, each in groups.items()]
+        records: list[Json] = []
+        for each in asked:
+            assert self.end_of(manager, each).state == "committed"
+            records += self.check_audits(manager, each)
+        owners = self.bound().owners
+        assert all(owners[group] == receiver for (_, receiver), each in groups.items() for group in each)
+        return records
+
+    def check_audits(self, manager: EmbeddedManager, rebalance: str) -> list[Json]:
+        """The migrations' own statement: nothing lost, nothing doubled, and something was checked."""
+        outcome = manager.outcome(self.name, rebalance)
+        assert outcome is not None
+        known = manager.migrations(self.name)
+        records = [known[name] for name in outcome.migrations]
+        for record in records:
+            audit = record["audit"]
+            assert (audit["lost"], audit["doubled"], audit["problems"]) == (0, 0, []), audit
+            assert audit["checked_batches"] > 0, audit
+        return records
 
     def process_of(self, worker: int) -> psutil.Process:
         """The Python worker that ran `worker` last."""
@@ -168,10 +202,3 @@ class Steered:
         finally:
             self.running.stop()
         self.run.check(self.spark, at_least=at_least)
-
-
-def check_audit(record: Json) -> None:
-    """The migration's own statement: nothing lost, nothing doubled, and something was checked."""
-    audit = record["audit"]
-    assert (audit["lost"], audit["doubled"]) == (0, 0), audit
-    assert not audit["problems"], audit
