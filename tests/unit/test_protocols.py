@@ -1,0 +1,344 @@
+"""Migrations: events in, whole lists of instructions out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from balancing.compose import NotComposable, compose
+from balancing.protocols import (
+    TABLES,
+    AllOldPurged,
+    Applied,
+    Begin,
+    CancelRequested,
+    Deactivated,
+    Event,
+    ExportFailed,
+    HeldTooLong,
+    Holding,
+    Journal,
+    Migration,
+    NothingToMove,
+    PackageReady,
+    PartitionsToMove,
+    Proceed,
+    ProtocolError,
+    Publish,
+    Received,
+    Request,
+    Returned,
+    State,
+    Tell,
+    WaveAllowed,
+    adopt,
+    overlapping,
+    parse_migration,
+    reconcile,
+    taken_groups,
+)
+from balancing.protocols.diagram import pages
+from balancing.protocols.table import check
+from trimtab.epochs import Epoch, first_epoch
+from trimtab.moves import commands_of, moves_of
+
+M = "m1"
+
+
+def mslb(*groups: int) -> Migration:
+    return Migration(
+        id=M, query="q", incarnation="i", strategy="mslb", sender=0, receiver=1, request=Request(groups=groups or (0,))
+    )
+
+
+def ptlb(*groups: int) -> Migration:
+    return replace(mslb(*groups), strategy="ptlb")
+
+
+def after(migration: Migration, *events: Event) -> Migration:
+    """The migration after these events, each journaled."""
+    for event in events:
+        for instruction in migration.handle(event):
+            if isinstance(instruction, Journal):
+                migration = instruction.migration
+    return migration
+
+
+def points(migration: Migration, *events: Event) -> list[str]:
+    found = []
+    for event in events:
+        for instruction in migration.handle(event):
+            if isinstance(instruction, Journal):
+                found.append(instruction.point)
+                migration = instruction.migration
+    return found
+
+
+def asked(*groups: int) -> list[Event]:
+    chosen = groups or (0,)
+    return [Begin(migration=M), PartitionsToMove(migration=M, epoch=2, groups=chosen)]
+
+
+def wave(number: int = 1, *groups: int) -> list[Event]:
+    at = {"migration": M, "wave": number, "epoch": 2 + number}
+    return [
+        WaveAllowed(migration=M, groups=groups or (0,), epoch=1 + number),
+        Deactivated(**at),
+        Proceed(**at),
+        PackageReady(**at, rows=5, bytes=80, digest="d"),
+        Received(**at, rows=5, digest="d"),
+        Proceed(**at),
+    ]
+
+
+def applied(number: int = 1, epoch: int = 9) -> Applied:
+    return Applied(migration=M, wave=number, epoch=epoch)
+
+
+def cancel() -> CancelRequested:
+    return CancelRequested(migration=M, by="ops", cause="too slow")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_whole(name: str) -> None:
+    assert list(check(TABLES[name])) == []
+
+
+def test_the_documented_diagrams_are_those_of_the_tables() -> None:
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run: python -m balancing.protocols.diagram"
+
+
+def test_every_step_of_mslb_is_a_write_of_its_own() -> None:
+    steps = points(mslb(), *asked(), *wave(), applied())
+    assert steps == [f"mslb:{step}" for step in range(1, 9)] + ["mslb:committed"]
+
+
+def test_every_step_of_ptlb_is_a_write_of_its_own() -> None:
+    purged: list[Event] = [AllOldPurged(migration=M, wave=1, epoch=3), Proceed(migration=M, wave=1, epoch=3)]
+    allowed = WaveAllowed(migration=M, groups=(0,), epoch=2)
+    steps = points(ptlb(), *asked(), allowed, *purged, applied())
+    assert steps == [f"ptlb:{step}" for step in range(1, 6)] + ["ptlb:committed"]
+
+
+def test_the_next_migration_is_in_the_journal_instruction() -> None:
+    before = mslb()
+    instructions = before.handle(Begin(migration=M, now_ms=7))
+    journal = instructions[0]
+    assert isinstance(journal, Journal)
+    assert instructions == [Journal(journal.migration, 1, "mslb:1"), Publish()]
+    assert (before.state, journal.migration.state) == (State.NEW, State.CHOOSING)
+    assert journal.migration.story[0].render() == "7 step 1 ComputePartitionsToMove -> choosing"
+
+
+def test_told_again_nothing_happens() -> None:
+    events = [*asked(), *wave()]
+    migration = mslb()
+    told: list[Event] = []
+    for event in events:
+        migration = after(migration, event)
+        told += [event] if not isinstance(event, Begin | WaveAllowed) else []
+        if migration.state != State.DEACTIVATED and migration.state != State.RECEIVED:
+            assert [migration.handle(again) for again in told] == [[]] * len(told)
+
+
+def test_told_too_early_nothing_happens() -> None:
+    migration = after(mslb(), *asked(), wave()[0])
+    received = Received(migration=M, wave=1, epoch=3, rows=5, digest="d")
+    assert migration.handle(received) == []
+    assert migration.handle(applied()) == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Begin(migration=M),
+        WaveAllowed(migration=M, groups=(1,)),
+        AllOldPurged(migration=M, wave=1),
+        Deactivated(migration=M, wave=2),
+        Deactivated(migration="other", wave=1),
+    ],
+)
+def test_the_impossible_tells_the_story(event: Event) -> None:
+    migration = after(mslb(), *asked(), wave()[0])
+    with pytest.raises(ProtocolError, match="step 3 DeactivatePartitions -> deactivating"):
+        migration.handle(event)
+
+
+def test_waves_follow_each_other_and_share_an_epoch() -> None:
+    migration = after(mslb(0, 1), *asked(0, 1), *wave(1, 0))
+    assert (migration.state, migration.wants_wave, migration.remaining) == (State.REACTIVATING, True, (1,))
+    opened = compose(first_epoch("q", "i", (0, 0)), [after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])], 1)
+    assert opened is not None
+    migration = after(migration, wave(2, 1)[0])
+    both = compose(opened, [migration], 1)
+    assert both is not None
+    assert both.owners == (1, 0)
+    assert [(move.id, move.epoch, move.groups) for move in moves_of(both)] == [("m1.w2", both.number, (1,))]
+    migration = after(migration, applied(1), *wave(2, 1)[1:], applied(2))
+    assert (migration.outcome, migration.moved_groups) == ("committed", (0, 1))
+
+
+def test_ptlb_has_one_wave() -> None:
+    migration = after(ptlb(0, 1), *asked(0, 1))
+    with pytest.raises(ProtocolError, match="splits PTLB"):
+        migration.handle(WaveAllowed(migration=M, groups=(0,)))
+
+
+def test_cancel_brings_back_and_drops_later_waves() -> None:
+    migration = after(mslb(0, 1), *asked(0, 1), *wave(1, 0)[:4], cancel())
+    assert (migration.state, migration.remaining) == (State.RETURNING, ())
+    assert migration.handle(cancel()) == []
+    migration = after(migration, Returned(migration=M, wave=1, epoch=5), applied())
+    assert (migration.outcome, migration.problem) == ("rolled-back", "cancelled by ops: too slow")
+
+
+def test_cancel_after_the_point_of_no_return_is_refused() -> None:
+    migration = after(mslb(), *asked(), *wave())
+    assert migration.handle(cancel()) == [Tell("refused", "m1 cannot be cancelled any more: it is reactivating")]
+
+
+def test_cancel_between_waves_keeps_what_has_moved() -> None:
+    migration = after(mslb(0, 1), *asked(0, 1), *wave(1, 0), cancel())
+    assert (migration.state, migration.remaining, migration.outcome) == (State.REACTIVATING, (), "")
+    assert after(migration, applied()).outcome == "committed-in-part"
+
+
+def test_nothing_to_move_ends_it() -> None:
+    migration = after(mslb(), Begin(migration=M), NothingToMove(migration=M, problem="worker 0 does not have group 0"))
+    assert (migration.outcome, migration.problem) == ("rolled-back", "worker 0 does not have group 0")
+    assert compose(first_epoch("q", "i", (0,)), [migration], 1) is None
+
+
+def test_a_failed_export_leads_back() -> None:
+    migration = after(
+        mslb(), *asked(), wave()[0], ExportFailed(migration=M, wave=1, epoch=3, problem="no space left")
+    )
+    assert (migration.state, migration.problem) == (State.RETURNING, "no space left")
+
+
+def test_packages_that_differ_are_settled_by_the_digest_in_the_epoch() -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    opened = compose(first_epoch("q", "i", (0,)), [opening], 1)
+    assert opened is not None
+    holding = Holding(migration=M, wave=1, epoch=3, batch=7, problem="two packages", digest="d")
+    migration = after(opening, *wave()[1:4], holding)
+    settled = compose(opened, [migration], 1)
+    assert settled is not None
+    assert [(move.digest, move.epoch) for move in moves_of(settled)] == [("d", opened.number)]
+    too_long = HeldTooLong(migration=M, wave=1, epoch=3, problem="two packages")
+    assert after(migration, too_long).state == State.RETURNING
+
+
+def test_a_way_back_that_is_stuck_raises_an_alarm() -> None:
+    migration = after(mslb(), *asked(), *wave()[:4], cancel())
+    stuck = HeldTooLong(migration=M, wave=1, epoch=4, problem="no package")
+    assert migration.handle(stuck) == [Tell("alarm", "m1, wave 1: rows still wait: no package")]
+
+
+def test_the_way_back_stands_after_the_way_there() -> None:
+    first = first_epoch("q", "i", (0,))
+    opened = compose(first, [after(mslb(), *asked(), wave()[0])], 1)
+    assert opened is not None
+    back = compose(opened, [after(mslb(), *asked(), *wave()[:4], cancel())], 1)
+    assert back is not None
+    there, undo = moves_of(back)
+    assert (there.id, there.epoch) == ("m1.w1", opened.number)
+    assert (undo.id, undo.undoes, undo.sender, undo.receiver) == ("m1.w1.undo", "m1.w1", 1, 0)
+    assert undo.epoch == back.number
+    assert back.owners == (0,)
+
+
+def test_composing_the_same_again_changes_nothing() -> None:
+    migrations = [after(mslb(), *asked(), wave()[0])]
+    opened = compose(first_epoch("q", "i", (0, 0)), migrations, 1)
+    assert opened is not None
+    assert compose(opened, migrations, 2) is None
+
+
+def test_a_question_leaves_out_what_others_move() -> None:
+    first = after(mslb(0), *asked(0))
+    second = replace(mslb(), id="m2", request=Request(share=0.5), excluded=(3,))
+    second = after(second, Begin(migration="m2"))
+    epoch = compose(first_epoch("q", "i", (0, 0, 0, 0)), [first, second], 1)
+    assert epoch is not None
+    assert [(command.migration, command.excluded) for command in commands_of(epoch)] == [("m2", (0, 3))]
+
+
+def test_one_group_in_two_moves_is_never_published() -> None:
+    first = after(mslb(0), *asked(0), wave()[0])
+    second = replace(first, id="m2")
+    with pytest.raises(NotComposable, match=r"group 0 is in m1\.w1 and in m2\.w1"):
+        compose(first_epoch("q", "i", (0,)), [first, second], 1)
+
+
+def test_groups_of_migrations_under_way_are_taken() -> None:
+    first, second = after(mslb(0), *asked(0)), replace(mslb(1, 2), id="m2")
+    assert taken_groups([first, second]) == {0, 1, 2}
+    assert taken_groups([first, second], but="m2") == {0}
+    assert overlapping({0, 2}, [first, second]) == {"m1": (0,), "m2": (2,)}
+    done = replace(first, outcome="committed")
+    assert taken_groups([done]) == frozenset()
+
+
+def test_json_there_and_back() -> None:
+    for events in (asked(), [*asked(), *wave()], [*asked(), *wave()[:4], cancel()]):
+        migration = after(mslb(), *events)
+        assert parse_migration(json.loads(json.dumps(migration.to_json()))) == migration
+
+
+def test_json_of_another_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="format 0"):
+        parse_migration({**mslb().to_json(), "format": 0})
+
+
+def epochs_of(*migrations: Migration) -> Epoch:
+    """The newest epoch after publishing for each of these in turn."""
+    epoch = first_epoch("q", "i", (0, 0))
+    for migration in migrations:
+        epoch = compose(epoch, [migration], 1) or epoch
+    return epoch
+
+
+def journaled(instructions: list[Journal | Publish | Tell]) -> list[Migration]:
+    return [each.migration for each in instructions if isinstance(each, Journal)]
+
+
+def test_reconcile_says_nothing_where_nothing_is_off() -> None:
+    migration = after(mslb(), *asked(), wave()[0])
+    assert reconcile([migration], epochs_of(migration), 0) == []
+    assert reconcile([migration], first_epoch("q", "i", (0, 0)), 0) == []
+
+
+def test_a_journal_behind_a_commit_catches_up() -> None:
+    opening, closing = after(mslb(), *asked(), wave()[0]), after(mslb(), *asked(), *wave())
+    bound = replace(epochs_of(opening, closing), number=9)
+    behind = after(mslb(), *asked(), *wave()[:4])
+    (caught_up,) = journaled(reconcile([behind], bound, 0))
+    assert caught_up.outcome == "committed"
+    assert "the receiver's already" in caught_up.render_story()
+
+
+def test_a_journal_that_forgot_a_wave_finds_it_open() -> None:
+    opening = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
+    (found,) = journaled(reconcile([after(mslb(0, 1), *asked(0, 1))], epochs_of(opening), 0))
+    assert (found.state, found.remaining, found.waves[0].groups) == (State.DEACTIVATING, (1,), (0,))
+
+
+def test_another_life_of_the_query_ends_its_migrations() -> None:
+    migration = after(mslb(), *asked(), wave()[0])
+    (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
+    assert (ended.outcome, ended.problem) == ("rolled-back", "the query was started anew")
+
+
+def test_open_moves_without_a_journal_are_adopted() -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    (adopted,) = journaled(adopt(epochs_of(opening), [], 5))
+    assert (adopted.id, adopted.state, adopted.adopted) == (M, State.DEACTIVATING, True)
+    assert "journal was gone" in adopted.render_story()
+    assert adopt(epochs_of(opening), [adopted], 5) == []
+    back = after(mslb(), *asked(), *wave()[:4], cancel())
+    (returning,) = journaled(adopt(epochs_of(opening, back), [], 5))
+    assert returning.state == State.RETURNING
