@@ -108,8 +108,8 @@ async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) ->
 
 
 def run_server(settings: ServeSettings) -> int:
-    _log_to_stderr(settings.access_log)
-    asyncio.run(serve(settings, lambda line: print(line, flush=True)))
+    with _logging_to_stderr(settings.access_log):
+        asyncio.run(serve(settings, lambda line: print(line, flush=True)))
     return 0
 
 
@@ -154,11 +154,27 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     return lines
 
 
-def _log_to_stderr(access: bool) -> None:
+@contextlib.contextmanager
+def _logging_to_stderr(access: bool) -> Iterator[None]:
+    """While it serves: whoever called it in his own process finds logging as it was."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name, level in (("trimtab", logging.INFO), ("uvicorn", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
-    logging.getLogger("trimtab.access").setLevel(logging.INFO if access else logging.WARNING)
+    levels = {
+        "trimtab": logging.INFO,
+        "uvicorn": logging.WARNING,
+        "trimtab.access": logging.INFO if access else logging.WARNING,
+    }
+    loggers = {name: logging.getLogger(name) for name in levels}
+    before = {name: logger.level for name, logger in loggers.items()}
+    for name, logger in loggers.items():
+        logger.setLevel(levels[name])
+    for name in ("trimtab", "uvicorn"):
+        loggers[name].addHandler(handler)
+        loggers[name].propagate = False
+    try:
+        yield
+    finally:
+        for name, logger in loggers.items():
+            logger.setLevel(before[name])
+            logger.removeHandler(handler)
+            logger.propagate = True
