@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from balancing.committed import CommittedBatch
 from balancing.names import parse_name
-from trimtab.moves import DUPLICATE, Move, MoveReport, is_switched
+from trimtab.moves import DUPLICATE, Move, MoveReport
 from trimtab.reports import WorkerReport
 
 PROBLEMS_KEPT: Final = 20
@@ -51,6 +51,8 @@ class Package:
     packed_digest: str = ""
     taken_rows: int = -1
     taken_digest: str = ""
+    held_rows: int = 0
+    """Rows that waited for it at the end of the newest batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,6 @@ class Audit:
     """The sums of one migration, batch by batch. Adding a batch a second time changes nothing."""
 
     newest_batch: int = -1
-    epoch_before: int = 0
-    """Epoch of the newest batch added: tells whether a transfer is switched in the next one."""
     checked_rows: int = 0
     checked_batches: int = 0
     unchecked_batches: int = 0
@@ -68,18 +68,23 @@ class Audit:
     packages: tuple[Package, ...] = ()
     problems: tuple[str, ...] = ()
 
-    def add(self, migration: str, committed: CommittedBatch) -> Audit:
-        """With one more committed batch; the same where it was added before or no move of the migration is open."""
+    def add(self, migration: str, committed: CommittedBatch, workers: int | None = None) -> Audit:
+        """With one more committed batch; the same where it was added before or no move of the migration is open.
+
+        `workers`: how many the query has. Split's counts may be told to any of them, so all reports are needed; where
+        the number is not given, those of owners and receivers.
+        """
         if committed.batch <= self.newest_batch:
             return self
         names = {move: parse_name(move) for move in committed.open_moves}
         moves = [committed.open_moves[move] for move, name in names.items() if name and name.migration == migration]
         if not moves:
             return self
-        tally = _Tally(self, committed)
+        tally = _Tally(self, committed, workers)
         tally.rows(moves)
         for move in moves:
             tally.package(move)
+            tally.held(move)
             if move.kind == DUPLICATE:
                 tally.suppressed(move)
         return tally.result()
@@ -111,9 +116,11 @@ def parse_audit(body: Mapping[str, Any]) -> Audit:
 class _Tally:
     """One batch's sums on top of those before."""
 
-    def __init__(self, before: Audit, committed: CommittedBatch) -> None:
+    def __init__(self, before: Audit, committed: CommittedBatch, workers: int | None) -> None:
         self.before = before
         self.committed = committed
+        needed = {move.receiver for move in committed.open_moves.values()} | set(committed.bound.owners)
+        self.needed = needed if workers is None else set(range(workers))
         self.lost = self.doubled = self.checked_rows = 0
         self.complete = True
         self.problems: list[str] = []
@@ -124,7 +131,6 @@ class _Tally:
         return replace(
             before,
             newest_batch=self.committed.batch,
-            epoch_before=self.committed.bound.number,
             checked_rows=before.checked_rows + self.checked_rows,
             checked_batches=before.checked_batches + self.complete,
             unchecked_batches=before.unchecked_batches + (not self.complete),
@@ -157,13 +163,12 @@ class _Tally:
 
     def _all_reports(self) -> list[WorkerReport] | None:
         """Every worker's report, for split's counts may be told to any of them; None where one is missing."""
-        reports = [self.committed.report(worker) for worker in sorted(self.committed.reports)]
-        owners = set(self.committed.bound.owners)
-        workers = set(self.committed.reports) | {move.receiver for move in self.committed.open_moves.values()} | owners
-        if None in reports or workers != set(self.committed.reports):
+        workers = self.needed | set(self.committed.reports)
+        reports = [report for worker in sorted(workers) if (report := self.committed.report(worker)) is not None]
+        if len(reports) < len(workers):
             self.complete = False
             return None
-        return [report for report in reports if report is not None]
+        return reports
 
     def _arrived(self, reports: list[WorkerReport], group: int) -> dict[int, int]:
         """Rows of a group by worker. A worker tells the same rows under each of the group's moves: taken once."""
@@ -186,8 +191,6 @@ class _Tally:
             known = replace(known, packed_rows=packed.rows, packed_digest=packed.digest)
         if taken:
             known = replace(known, taken_rows=taken.rows, taken_digest=taken.digest)
-            if not is_switched(move, self.before.epoch_before) and self.before.epoch_before:
-                self.wrong(f"move {move.id}: taken in before it was switched")
         if known == self.packages.get(move.id) or (packed is None and taken is None):
             return
         self.packages[move.id] = known
@@ -200,6 +203,20 @@ class _Tally:
                 f"move {move.id}: packed {known.packed_rows} rows ({known.packed_digest[:12]}), "
                 f"took in {known.taken_rows} ({known.taken_digest[:12]})"
             )
+
+    def held(self, move: Move) -> None:
+        """Rows that wait become more by those that arrive (late ones are dropped), never fewer, until they go on."""
+        told = self._told(move, move.receiver, "holding")
+        if told is None:
+            return
+        known = self.packages.get(move.id, Package(move=move.id))
+        if self.before.newest_batch == self.committed.batch - 1:
+            most = known.held_rows + sum(told.arrived.values())
+            self.lost += max(known.held_rows - told.held_rows, 0)
+            self.doubled += max(told.held_rows - most, 0)
+            if not known.held_rows <= told.held_rows <= most:
+                self.wrong(f"move {move.id}: {told.held_rows} rows wait, after {known.held_rows} and {most} at most")
+        self.packages[move.id] = replace(known, held_rows=told.held_rows)
 
     def _told(self, move: Move, worker: int, state: str) -> MoveReport | None:
         told = self.committed.about(move, worker)

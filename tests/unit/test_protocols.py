@@ -213,9 +213,7 @@ def test_nothing_to_move_ends_it() -> None:
 
 
 def test_a_failed_export_leads_back() -> None:
-    migration = after(
-        mslb(), *asked(), wave()[0], ExportFailed(migration=M, wave=1, epoch=3, problem="no space left")
-    )
+    migration = after(mslb(), *asked(), wave()[0], ExportFailed(migration=M, wave=1, epoch=3, problem="no space left"))
     assert (migration.state, migration.problem) == (State.RETURNING, "no space left")
 
 

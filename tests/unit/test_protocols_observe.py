@@ -1,0 +1,304 @@
+"""From committed batches to events, and the audit of what they tell."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from balancing.audit import Audit, parse_audit
+from balancing.committed import CommittedBatch
+from balancing.pacing import MARGIN, budget, next_wave
+from balancing.protocols import (
+    AllOldPurged,
+    Applied,
+    Deactivated,
+    Event,
+    ExportFailed,
+    HeldTooLong,
+    Holding,
+    Migration,
+    NothingToMove,
+    PackageReady,
+    PartitionsToMove,
+    Proceed,
+    Received,
+    Request,
+    Returned,
+    State,
+    Wave,
+    observe,
+)
+from trimtab.epochs import Epoch, first_epoch
+from trimtab.moves import ComputePartitionsToMove, Move, MoveReport
+from trimtab.reports import WorkerReport
+
+M = "m1"
+THERE = Move(id="m1.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=3)
+UNDO = Move(id="m1.w1.undo", kind="transfer", groups=(0,), sender=1, receiver=0, epoch=4, undoes="m1.w1")
+BOTH = Move(id="m1.w1", kind="duplicate", groups=(0,), sender=0, receiver=1, epoch=3)
+
+
+def migration(state: State, **changes: Any) -> Migration:
+    wave = Wave(groups=(0,), state=state, seen=2, **changes)
+    return Migration(
+        id=M,
+        query="q",
+        incarnation="i",
+        strategy="mslb",
+        sender=0,
+        receiver=1,
+        request=Request(groups=(0,)),
+        first_state=State.CHOSEN,
+        chosen=(0,),
+        waves=(wave,),
+    )
+
+
+def asking(**request: Any) -> Migration:
+    return replace(migration(State.CHOSEN), first_state=State.CHOOSING, waves=(), request=Request(**request))
+
+
+def epoch(*moves: Move, number: int = 3, owners: tuple[int, ...] = (0, 0), **changes: Any) -> Epoch:
+    first = first_epoch("q", "i", owners)
+    return replace(first, number=number, migrations=tuple(move.to_json() for move in moves), **changes)
+
+
+def question(number: int = 2) -> Epoch:
+    return epoch(number=number, commands=(ComputePartitionsToMove(migration=M, worker=0).to_json(),))
+
+
+def report(worker: int, *moves: MoveReport, bound: int = 3, **changes: Any) -> WorkerReport:
+    nothing: dict[str, int] = {}
+    fields: dict[str, Any] = {
+        "query": "q", "batch": 7, "epoch": bound, "worker": worker, "attempt": 0, "executor": "e", "process": 1,
+        "at_ms": 0, "rows": nothing, "late_rows": nothing, "bad_rows": nothing, "results": 0, "state_rows": 0,
+        "combined_rows": 0, "state_bytes": 0, "index_bytes": 0, "watermark_us": 0, "cpu_ns": 0, "resident": "hit",
+        "moves": list(moves),
+    }  # fmt: skip
+    return WorkerReport(**{**fields, **changes})
+
+
+def committed(bound: Epoch, *reports: WorkerReport, batch: int = 7) -> CommittedBatch:
+    by_worker = {each.worker: replace(each, batch=batch, epoch=bound.number) for each in reports}
+    return CommittedBatch(batch=batch, bound=bound, at_ms=1000, reports=by_worker)
+
+
+def told(move: Move, role: str, state: str, **changes: Any) -> MoveReport:
+    return MoveReport(move=move.id, role=role, state=state, **changes)  # type: ignore[arg-type]
+
+
+def at(wave: int = 1, number: int = 3, batch: int = 7) -> dict[str, Any]:
+    return {"migration": M, "wave": wave, "epoch": number, "now_ms": 1000, "cause": f"batch {batch}"}
+
+
+def test_the_sender_names_the_groups() -> None:
+    answer = report(0, chosen={M: [1, 0]})
+    assert observe(asking(share=0.5), committed(question(), answer)) == [
+        PartitionsToMove(**at(0, 2), groups=(0, 1)),
+    ]
+
+
+def test_an_answer_to_no_question_of_this_epoch_is_none() -> None:
+    answer = report(0, chosen={M: [0]})
+    assert observe(asking(share=0.5), committed(epoch(number=2), answer)) == []
+    assert observe(asking(share=0.5), committed(question())) == []
+
+
+def test_an_answer_with_groups_of_others_waits_for_the_next_question() -> None:
+    answer = report(0, chosen={M: [0]})
+    assert observe(asking(share=0.5), committed(question(), answer), taken={0}) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "taken", "problem"),
+    [
+        ([0], set(), "worker 0 does not have group 1"),
+        ([0, 1], {1}, "another migration has group 1"),
+    ],
+)
+def test_groups_asked_for_by_number_come_all_or_not_at_all(chosen: list[int], taken: set[int], problem: str) -> None:
+    found = observe(asking(groups=(0, 1)), committed(question(), report(0, chosen={M: chosen})), taken)
+    assert found == [NothingToMove(**at(0, 2), problem=problem)]
+
+
+def test_no_group_near_the_amount() -> None:
+    (found,) = observe(asking(share=0.5), committed(question(), report(0, chosen={M: []})))
+    assert isinstance(found, NothingToMove)
+
+
+def test_one_batch_tells_steps_4_to_8() -> None:
+    batch = committed(
+        epoch(THERE),
+        report(0, told(THERE, "sender", "exported", rows=5, bytes=80, digest="d")),
+        report(1, told(THERE, "receiver", "received", rows=5, digest="d")),
+    )
+    assert observe(migration(State.DEACTIVATING), batch) == [
+        Deactivated(**at()),
+        Proceed(**at()),
+        PackageReady(**at(), rows=5, bytes=80, digest="d"),
+        Received(**at(), rows=5, digest="d"),
+        Proceed(**at()),
+    ]
+
+
+def test_a_report_of_another_batch_or_epoch_is_no_evidence() -> None:
+    said = report(0, told(THERE, "sender", "exported"))
+    for stale in (replace(said, batch=6), replace(said, batch=7, epoch=2)):
+        batch = CommittedBatch(batch=7, bound=epoch(THERE), at_ms=0, reports={0: stale})
+        assert observe(migration(State.DEACTIVATING), batch) == []
+
+
+def test_an_export_that_failed() -> None:
+    batch = committed(epoch(THERE), report(0, told(THERE, "sender", "export-failed", problem="no space left")))
+    assert observe(migration(State.DEACTIVATING), batch) == [
+        ExportFailed(**at(), problem="worker 0 could not pack: no space left")
+    ]
+
+
+def test_rows_wait_three_batches_and_no_longer() -> None:
+    waiting = report(1, told(THERE, "receiver", "holding", problem="two packages", held_rows=4))
+    first = observe(migration(State.RECEIVING, packed_digest="d"), committed(epoch(THERE), waiting))
+    assert first == [Holding(**at(), batch=7, problem="two packages", digest="d")]
+    second = observe(migration(State.RECEIVING, held_since=7), committed(epoch(THERE), waiting, batch=8))
+    assert [type(event) for event in second] == [Holding]
+    third = observe(migration(State.RECEIVING, held_since=7), committed(epoch(THERE), waiting, batch=9))
+    assert third == [HeldTooLong(**at(batch=9), problem="rows wait since batch 7: two packages")]
+
+
+def test_the_way_back() -> None:
+    bound = epoch(THERE, UNDO, number=4)
+    batch = committed(bound, report(0, told(UNDO, "receiver", "received")))
+    assert observe(migration(State.RETURNING), batch) == [Returned(**at(number=4))]
+    assert observe(migration(State.RECEIVED), batch) == []  # reconcile comes first
+
+
+def test_duplicates() -> None:
+    ptlb = replace(migration(State.DUPLICATING), strategy="ptlb")
+    old = committed(epoch(BOTH), report(0, told(BOTH, "sender", "old-remains")))
+    new = committed(epoch(BOTH), report(0, told(BOTH, "sender", "all-old-purged")))
+    assert observe(ptlb, old) == []
+    assert observe(ptlb, new) == [AllOldPurged(**at()), Proceed(**at())]
+    cancelled = replace(ptlb, waves=(replace(ptlb.waves[0], state=State.RETURNING),))
+    assert observe(cancelled, old) == [Returned(**at())]
+
+
+@pytest.mark.parametrize(
+    ("state", "owner", "number", "events"),
+    [
+        (State.REACTIVATING, 1, 4, [Applied(**at(number=4))]),
+        (State.REACTIVATING, 0, 4, []),
+        (State.RESTORING, 0, 4, [Applied(**at(number=4))]),
+        (State.RESTORING, 0, 2, []),
+        (State.RECEIVED, 1, 4, []),
+    ],
+)
+def test_closed(state: State, owner: int, number: int, events: list[Event]) -> None:
+    """Only by an epoch that is younger than what was seen, with the owner that was wanted."""
+    assert observe(migration(state), committed(epoch(number=number, owners=(owner, 0)))) == events
+
+
+def test_another_life_of_the_query_says_nothing() -> None:
+    bound = replace(epoch(number=4, owners=(1, 0)), incarnation="another")
+    assert observe(migration(State.REACTIVATING), committed(bound)) == []
+
+
+def test_pace() -> None:
+    sizes = {0: 50, 1: 30, 2: 20, 3: 10}
+    assert next_wave([0, 1, 2, 3], sizes, None) == (0, 1, 2, 3)
+    assert next_wave([0, 1, 2, 3], sizes, 60) == (0, 3)
+    assert next_wave([0, 1, 2, 3], sizes, 60, "hot-last") == (1, 2, 3)
+    assert next_wave([0, 1], sizes, 1) == (0,)
+    assert next_wave([], sizes, 1) == ()
+
+
+def test_budget() -> None:
+    assert budget(median_batch_ms=1000, ns_per_byte=10, max_pause_ms=100) == int(100e6 / 10 * MARGIN)
+    assert budget(median_batch_ms=1000, ns_per_byte=10) == int(500e6 / 10 * MARGIN)
+    assert budget(median_batch_ms=1000, ns_per_byte=0) is None
+    assert budget(median_batch_ms=0, ns_per_byte=10) is None
+
+
+def rows(worker: int, move: Move, role: str, state: str, arrived: int, seen: int = 0, **changes: Any) -> WorkerReport:
+    counted = told(move, role, state, arrived={"0": arrived}, **changes)
+    return report(worker, counted, seen_rows={"0": seen} if seen else {})
+
+
+def test_audit_of_a_clean_transfer() -> None:
+    audit = Audit()
+    audit = audit.add(
+        M,
+        committed(
+            epoch(THERE),
+            rows(0, THERE, "sender", "exported", 4, 4, rows=9, digest="d"),
+            rows(1, THERE, "receiver", "active", 0),
+        ),
+    )
+    second = committed(
+        epoch(THERE),
+        rows(0, THERE, "sender", "exported", 0, 6, rows=9, digest="d"),
+        rows(1, THERE, "receiver", "received", 6, rows=9, digest="d"),
+        batch=8,
+    )
+    audit = audit.add(M, second)
+    assert audit.add(M, second) == audit
+    verdict = audit.verdict()
+    assert verdict.clean
+    assert (verdict.checked_rows, verdict.checked_batches, verdict.unchecked_batches) == (10, 2, 0)
+    assert parse_audit(json.loads(json.dumps(audit.to_json()))) == audit
+
+
+def test_audit_finds_rows_that_did_not_arrive() -> None:
+    lost = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4), rows(1, THERE, "receiver", "active", 0))
+    twice = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 4))
+    assert (Audit().add(M, lost).verdict().lost, Audit().add(M, twice).verdict().doubled) == (1, 4)
+    assert not Audit().add(M, lost).verdict().clean
+
+
+def test_audit_finds_a_package_that_changed() -> None:
+    batch = committed(
+        epoch(THERE),
+        rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"),
+        rows(1, THERE, "receiver", "received", 0, rows=9, digest="e"),
+    )
+    assert "packed 9 rows (d), took in 9 (e)" in Audit().add(M, batch).verdict().problems[0]
+
+
+def test_audit_of_duplicates() -> None:
+    clean = committed(
+        epoch(BOTH),
+        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
+        rows(1, BOTH, "receiver", "active", 4, results={"0": 3}),
+    )
+    assert Audit().add(M, clean).verdict().clean
+    wrong = committed(
+        epoch(BOTH),
+        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
+        rows(1, BOTH, "receiver", "active", 4, results={"0": 2}),
+    )
+    verdict = Audit().add(M, wrong).verdict()
+    assert (verdict.lost, verdict.doubled) == (1, 0)
+
+
+def test_audit_of_rows_that_wait() -> None:
+    def batch(number: int, arrived: int, held: int) -> CommittedBatch:
+        waiting = rows(1, THERE, "receiver", "holding", arrived, arrived, held_rows=held)
+        return committed(
+            epoch(THERE), rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"), waiting, batch=number
+        )
+
+    audit = Audit().add(M, batch(7, 4, 4)).add(M, batch(8, 2, 5))  # one of the two was late
+    assert audit.verdict().clean
+    assert (audit.add(M, batch(9, 1, 4)).lost, audit.add(M, batch(9, 1, 8)).doubled) == (1, 2)
+
+
+def test_audit_guesses_nothing() -> None:
+    """A batch without all reports is unchecked; one without moves of the migration is none of its business."""
+    alone = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4))
+    verdict = Audit().add(M, alone).verdict()
+    assert (verdict.clean, verdict.checked_batches, verdict.unchecked_batches) == (True, 0, 1)
+    assert Audit().add("other", alone) == Audit()
+    two = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
+    assert Audit().add(M, two, workers=3).verdict().unchecked_batches == 1
