@@ -40,6 +40,10 @@ IN_PART: Final = "committed-in-part"
 
 FORMAT: Final = 1
 
+STORY_KEPT: Final = 300
+STORY_BEGINNING: Final = 20
+"""Of a migration of very many waves the story's beginning and end are kept: it is written with every step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -220,7 +224,7 @@ class Migration:
         row = self.table.find(self.state, WaveAllowed)
         if row is None or not event.groups or not set(event.groups) <= set(self.remaining):
             return self._impossible(event)
-        if self.table is TABLES["ptlb"] and set(event.groups) != set(self.remaining):
+        if self.strategy == "ptlb" and set(event.groups) != set(self.remaining):
             raise ProtocolError(self, event, "splits PTLB into waves: it pauses nothing, so it needs none")
         wave = Wave(groups=tuple(sorted(event.groups)), state=row.next, seen=max(self.since, event.epoch))
         remaining = tuple(group for group in self.remaining if group not in event.groups)
@@ -294,13 +298,22 @@ class Migration:
         """Journal this migration with a line of its story that is no transition of the table (see reconcile.py)."""
         state = self.outcome or self.state
         entry = Entry(at_ms=now_ms, wave=wave, step=0, message=message, state=state, note=note)
-        changed = replace(self, story=(*self.story, entry))
-        return [Journal(changed, 0, f"{self.strategy}:{message.lower()}"), Publish()]
+        changed = self._with_entry(entry)
+        instructions: list[Instruction] = [Journal(changed, 0, f"{self.strategy}:{message.lower()}"), Publish()]
+        if changed.done:
+            instructions.append(Tell("finished", f"{self.id} {changed.outcome}" + _because(changed.problem)))
+        return instructions
+
+    def _with_entry(self, entry: Entry) -> Migration:
+        story = (*self.story, entry)
+        if len(story) > STORY_KEPT:
+            story = (*story[:STORY_BEGINNING], *story[STORY_BEGINNING + 1 :])
+        return replace(self, story=story)
 
     def _told(self, event: Event, row: Row, wave: int) -> list[Instruction]:
         note = self.problem if row.next in (State.RETURNING, State.ROLLED_BACK) else event.cause
         entry = Entry(at_ms=event.now_ms, wave=wave, step=row.step, message=row.message, state=row.next, note=note)
-        changed = replace(self, story=(*self.story, entry))
+        changed = self._with_entry(entry)
         point = f"{self.strategy}:{row.step or row.next}"
         instructions: list[Instruction] = [Journal(changed, row.step, point)]
         if row.publishes:

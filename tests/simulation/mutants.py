@@ -13,7 +13,7 @@ from balancing import compose as composing
 from balancing.protocols import TABLES, AllOldPurged, Applied, CancelRequested, Event, Proceed, Row, State
 from tests.simulation import model
 from tests.simulation.model import Scenario
-from tests.simulation.scenarios import ASKED_TWICE, FORGETFUL, MSLB_ONE, MSLB_THERE_AND_BACK, PTLB_BOTH, faults
+from tests.simulation.scenarios import ASKED_TWICE, FORGETFUL, MSLB_ONE, MSLB_THERE_AND_BACK, PTLB_BOTH, TWO_MANAGERS
 
 # The packages re-export functions of the same names, so that the modules are found by name only.
 observing: Any = importlib.import_module("balancing.protocols.observe")
@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant("one migration per group", ASKED_TWICE, instead(model, "taken_groups", lambda *_: frozenset())),
     Mutant(
         "the fence",
-        replace(MSLB_ONE, fenced=False, faults=faults("ghost", "cancel"), total=2),
+        replace(TWO_MANAGERS, fenced=False),
         lambda _: None,
     ),
     Mutant("events come again", MSLB_ONE, instead(type(TABLES["mslb"]), "ignores", lambda *_: False)),

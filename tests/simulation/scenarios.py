@@ -43,6 +43,9 @@ FORGETFUL: Final = replace(
     total=2,
     back_writes=2,
 )
+TWO_MANAGERS: Final = replace(
+    MSLB_ONE, name="MSLB, a manager that has lost its lease", faults=faults("ghost", "cancel", "crash"), total=2
+)
 NO_PACKAGE: Final = replace(
     MSLB_ONE, name="MSLB, trouble with the package", faults=faults("crash", "cancel", "mute", *STORE), total=2
 )
@@ -84,6 +87,7 @@ ASKED_TWICE: Final = Scenario(
 SCENARIOS: Final = (
     MSLB_ONE,
     FORGETFUL,
+    TWO_MANAGERS,
     NO_PACKAGE,
     MSLB_WAVES,
     MSLB_THERE_AND_BACK,

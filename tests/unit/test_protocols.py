@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,7 @@ from balancing.protocols import (
     taken_groups,
 )
 from balancing.protocols.diagram import pages
+from balancing.protocols.migration import STORY_KEPT
 from balancing.protocols.table import check
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.moves import commands_of, moves_of
@@ -82,7 +84,7 @@ def asked(*groups: int) -> list[Event]:
 
 
 def wave(number: int = 1, *groups: int) -> list[Event]:
-    at = {"migration": M, "wave": number, "epoch": 2 + number}
+    at: dict[str, Any] = {"migration": M, "wave": number, "epoch": 2 + number}
     return [
         WaveAllowed(migration=M, groups=groups or (0,), epoch=1 + number),
         Deactivated(**at),
@@ -279,6 +281,14 @@ def test_groups_of_migrations_under_way_are_taken() -> None:
     assert overlapping({0, 2}, [first, second]) == {"m1": (0,), "m2": (2,)}
     done = replace(first, outcome="committed")
     assert taken_groups([done]) == frozenset()
+
+
+def test_a_long_story_keeps_its_beginning_and_its_end() -> None:
+    migration = mslb()
+    for number in range(2 * STORY_KEPT):
+        migration = journaled(migration.noted("Note", number, "again"))[0]
+    assert len(migration.story) == STORY_KEPT
+    assert [migration.story[0].at_ms, migration.story[-1].at_ms] == [0, 2 * STORY_KEPT - 1]
 
 
 def test_json_there_and_back() -> None:
