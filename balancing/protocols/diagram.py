@@ -1,4 +1,4 @@
-"""Pictures of the protocols, drawn from their tables: `python -m balancing.protocols.diagram` writes docs/protocols/."""
+"""Pictures of the protocols, drawn from the tables: `python -m balancing.protocols.diagram` writes docs/protocols/."""
 
 from __future__ import annotations
 
