@@ -150,7 +150,7 @@ def test_one_worker_gets_most(load: work.Workload) -> None:
     users = pq.read_table(load.directory / "A")["user"].drop_null().to_numpy()
     counts = np.bincount(users % work.PARTITIONS % 4, minlength=4)
     assert counts.argmax() == work.HOT_WORKER
-    assert counts.max() > 0.6 * counts.sum()
+    assert counts.max() == pytest.approx(work.HOT_SHARE * counts.sum(), rel=0.05)
 
 
 def test_the_producer_waits_for_a_query_that_is_behind(load: work.Workload) -> None:
@@ -158,7 +158,6 @@ def test_the_producer_waits_for_a_query_that_is_behind(load: work.Workload) -> N
     producer.start()
     producer.stop()
     assert load.rows_written == 0
-    assert producer.waited_s == 1
 
 
 def test_the_board_adds_up_and_shows_who_has_the_load() -> None:
@@ -180,6 +179,10 @@ def test_the_board_adds_up_and_shows_who_has_the_load() -> None:
         "batches": 2,
         "median_batch_ms": 1500,
         "resident_hit_rate": 0.8333,
+        "rows_per_s_before": 30,
+        "rows_per_s_after": 0,
+        "gain": 0.0,
+        "groups_moved": 1,
     }
     assert "batch 2 | watermark" in board.plain("running")
     assert "w1 20/s 75%" in board.plain("running")

@@ -41,6 +41,7 @@ def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> in
             workers=options.workers,
             executors=options.executors,
             seed=options.seed,
+            balance=options.balance,
             directory=directory,
         ),
         stop,
@@ -73,12 +74,14 @@ def _directory(keep: Path | None) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trimtab demo",
-        description="Joins three skewed streams on local executors, shows the load, and has DuckDB check it.",
+        description="Joins three skewed streams on local executors while the manager levels their load, and has DuckDB "
+        "check the result.",
     )
-    parser.add_argument("--duration", type=seconds, default=60.0, metavar="TIME", help="of streaming (60s)")
+    parser.add_argument("--duration", type=seconds, default=90.0, metavar="TIME", help="of streaming (90s)")
     parser.add_argument(
-        "--rows", type=_positive, default=15_000, metavar="N", help="rows per second, all streams (15000)"
+        "--rows", type=_positive, default=30_000, metavar="N", help="rows per second of event time, all streams (30000)"
     )
+    parser.add_argument("--no-balance", dest="balance", action="store_false", help="leave the skew as it is")
     parser.add_argument("--workers", type=_workers, default=4, metavar="N", help="workers of the join (4)")
     parser.add_argument("--executors", type=_positive, default=2, metavar="N", help="executors of one core each (2)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random rows (1)")

@@ -16,6 +16,7 @@ from trimtab.reports import WorkerReport
 from trimtab.runner.progress import BatchProgress, plain_watermark
 from trimtab.runner.worker_table import load_of, shares
 
+SPEED_BATCHES: Final = 5
 RECENT_S: Final = 6.0
 """Rates are means over about this time, so that the table can be read."""
 
@@ -49,6 +50,12 @@ class Board:
         self.late = 0
         self.null = 0
         self.watermark_us = 0
+        self.news = ""
+        """What the manager said last."""
+        self._speeds: list[tuple[int, float]] = []
+        """Epoch and rows per second of each batch with rows."""
+        self._homes: dict[int, int] = {}
+        self._moved: set[int] = set()
 
     def add(self, progress: BatchProgress, reports: Mapping[int, WorkerReport], now_s: float) -> None:
         """A batch that was seen to be finished at `now_s`, on any clock that goes forward."""
@@ -59,16 +66,24 @@ class Board:
         if progress.rows:
             # A batch that only ticks says nothing about the load.
             self._batch_ms.append(progress.ms)
+            self._speeds.append((max((r.epoch for r in reports.values()), default=0), progress.rows_per_s))
             self._recent.append((span_s, dict(reports)))
         while len(self._recent) > 1 and sum(span for span, _ in self._recent) > RECENT_S:
             self._recent.popleft()
         for worker, report in reports.items():
+            self._note_homes(worker, report)
             self.results += report.results
             self.late += sum(report.late_rows.values())
             self.null += sum(report.bad_rows.values())
             self.watermark_us = max(self.watermark_us, report.watermark_us)
             counts = self._hits if report.resident == "hit" else self._rebuilds
             counts[worker] = counts.get(worker, 0) + 1
+
+    def _note_homes(self, worker: int, report: WorkerReport) -> None:
+        """Which groups' rows came to another worker than at first."""
+        for group, rows in enumerate(report.group_rows):
+            if rows and self._homes.setdefault(group, worker) != worker:
+                self._moved.add(group)
 
     def lines(self) -> list[WorkerLine]:
         """The newest of each worker, its rates over the recent batches."""
@@ -105,7 +120,7 @@ class Board:
         if self.batch < 0:
             return phase
         parts = " ".join(f"w{line.worker} {line.rows_per_s:,.0f}/s {line.share:.0%}" for line in self.lines())
-        return f"{self.headline(phase)} | {parts}"
+        return f"{self.headline(phase)} | {parts}" + (f"\n    manager: {self.news}" if self.news else "")
 
     def table(self, phase: str) -> Group:
         table = Table(header_style="bold", title_justify="left")
@@ -125,7 +140,8 @@ class Board:
                 f"{line.hits}/{line.rebuilds}",
                 Text(f"{line.share:>4.0%} {bar}", style=style),
             )
-        return Group(Text(self.headline(phase)), table)
+        speed = f"{self._speeds[-1][1]:,.0f} rows/s" if self._speeds else ""
+        return Group(Text(self.headline(phase)), table, Text(f"{speed}   {self.news}", no_wrap=True))
 
     def summary(self, streamed_s: float) -> dict[str, Any]:
         hits, rebuilds = sum(self._hits.values()), sum(self._rebuilds.values())
@@ -138,4 +154,18 @@ class Board:
             "batches": len(self._batch_ms),
             "median_batch_ms": round(statistics.median(self._batch_ms)) if self._batch_ms else 0,
             "resident_hit_rate": round(hits / (hits + rebuilds), 4) if hits + rebuilds else 0.0,
+            **self._gain(),
+        }
+
+    def _gain(self) -> dict[str, Any]:
+        """Rows per second in the last batches before the first epoch of the manager, and in the last of all."""
+        first = min((epoch for epoch, _ in self._speeds), default=0)
+        before = [speed for epoch, speed in self._speeds if epoch == first][-SPEED_BATCHES:]
+        after = [speed for epoch, speed in self._speeds if epoch > first][-SPEED_BATCHES:]
+        low, high = (round(statistics.median(part)) if part else 0 for part in (before, after))
+        return {
+            "rows_per_s_before": low,
+            "rows_per_s_after": high,
+            "gain": round(high / low, 2) if low else 0.0,
+            "groups_moved": len(self._moved),
         }

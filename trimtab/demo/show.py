@@ -1,8 +1,9 @@
-"""Runs the demo: produce, join, show, drain, and let DuckDB judge."""
+"""Runs the demo: produce, join, balance, show, drain, and let DuckDB judge."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -14,12 +15,15 @@ import redis
 from rich.console import Console
 from rich.live import Live
 
+from api.embedded import EmbeddedServer
 from split_union.query import JoinQuery, Stream
+from trimtab import redis_keys
 from trimtab.demo import workload as work
 from trimtab.demo.board import Board
 from trimtab.demo.oracle import Verdict, committed_files, verdict
 from trimtab.durations import spark_interval
 from trimtab.embedded import EmbeddedRedis
+from trimtab.remote.client import Client
 from trimtab.runner.failures import root_cause
 from trimtab.runner.progress import ProgressReader
 from trimtab.runner.run import QueryFailed
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
 NAME: Final = "demo"
 POLL_S: Final = 0.25
 PLAIN_EVERY_S: Final = 5.0
-BACKLOG_S: Final = 15
-"""So many seconds' rows may wait to be read: a machine that is too slow gets fewer rows, not more time."""
+BACKLOG_BATCHES: Final = 2
+"""So many batches' rows may wait to be read: enough that the query never waits for them."""
+BALANCER: Final = {"enabled": True, "cool_down_s": 5.0, "min_batches": 3}
+"""Quicker than the defaults, since the demo is short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,7 @@ class DemoOptions:
     workers: int
     executors: int
     seed: int
+    balance: bool
     directory: Path
 
 
@@ -63,12 +70,15 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
     master = f"local-cluster[{options.executors},1,1024]"
     console.print(f"Starting Redis and Spark ({master}) with {options.workers} workers ...", highlight=False)
     board = Board()
-    with EmbeddedRedis() as server:
+    with EmbeddedRedis() as server, EmbeddedServer(server.url) as api:
+        key = api.key("operate", "demo")
+        console.print(f"Manager and REST API at {api.url}, for this run with the key\n  {key}", highlight=False)
         spark = _spark(options, master)
         try:
             with stop.installed():
                 load = _workload(spark, options)
-                streamed_s, finished = _stream(spark, options, load, board, server.url, console, stop)
+                manager = Client(api.url, key) if options.balance else None
+                streamed_s, finished = _stream(spark, options, load, board, server.url, manager, console, stop)
         finally:
             stop_session(spark)
     summary = board.summary(streamed_s)
@@ -121,7 +131,7 @@ def _joined(spark: SparkSession, options: DemoOptions, load: work.Workload, url:
         where=("A.price < B.price",),
         streams=tuple(Stream(name, key="user", time="at") for name in work.STREAMS),
     )
-    reader = spark.readStream.schema(work.SCHEMA).option("maxFilesPerTrigger", 20)
+    reader = spark.readStream.schema(work.SCHEMA).option("maxFilesPerTrigger", work.SLICES_PER_BATCH)
     inputs = {name: reader.parquet(str(load.directory / name)) for name in work.STREAMS}
     return join.join(spark, inputs, redis=url, checkpoint=str(options.directory / "checkpoint"))
 
@@ -132,6 +142,7 @@ def _stream(
     load: work.Workload,
     board: Board,
     url: str,
+    manager: Client | None,
     console: Console,
     stop: StopRequest,
 ) -> tuple[float, bool]:
@@ -143,14 +154,13 @@ def _stream(
         .queryName(NAME)
         .option("path", str(options.directory / "output"))
         .option("checkpointLocation", str(options.directory / "checkpoint"))
-        .trigger(processingTime="1 second")
         .start()
     )
     watch = _Watch(query, board, Store(url), stop)
     producer = work.Producer(
         load,
         backlog=lambda: load.rows_written - board.input_rows,
-        backlog_max=BACKLOG_S * options.rows_per_s,
+        backlog_max=BACKLOG_BATCHES * work.SLICES_PER_BATCH * options.rows_per_s,
     )
     begun = time.monotonic()
     try:
@@ -160,6 +170,8 @@ def _stream(
             end = begun + options.duration_s
             if not stop:
                 producer.start()
+            if manager is not None:
+                manager.put(f"/v1/queries/{NAME}/auto", BALANCER)
             while not stop and time.monotonic() < end:
                 # From the third batch on there is a watermark that a row may be late for.
                 producer.late_allowed = board.batch >= 2
@@ -183,8 +195,6 @@ def _stream(
                 producer.stop()
         with contextlib.suppress(Exception):
             query.stop()
-    if producer.waited_s:
-        console.print(f"The machine could not keep up: no new rows in {producer.waited_s} seconds.")
     return streamed_s, finished
 
 
@@ -205,11 +215,21 @@ class _Watch:
             except redis.RedisError:
                 reports = {}
             self._board.add(progress, reports, time.monotonic())
+        self._board.news = self._news() or self._board.news
         if not self._query.isActive:
             error = self._query.exception()
             if error is not None:
                 raise QueryFailed(f"the demo's query failed: {root_cause(error)}")
         return self._reader.last_batch
+
+    def _news(self) -> str:
+        """What the manager said last."""
+        try:
+            entries: Any = self._store.client.xrevrange(redis_keys.events(NAME), count=20)
+        except redis.RedisError:
+            return ""
+        told = (json.loads(entry["event"]) for _, entry in entries)
+        return next((event["text"] for event in told if event["kind"] in ("step", "rebalance", "alarm")), "")
 
     def until(self, done: Any, show: Any) -> None:
         while not done() and not self._stop:
@@ -252,3 +272,10 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if summary["rows_per_s_after"]:
+        console.print(
+            f"Before the manager moved anything {summary['rows_per_s_before']:,} rows/s, at the end "
+            f"{summary['rows_per_s_after']:,}: {summary['gain']:.2f}x; {summary['groups_moved']} groups have moved",
+            highlight=False,
+            soft_wrap=True,
+        )
