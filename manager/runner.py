@@ -112,6 +112,9 @@ class QueryRunner:
         """Turns until told to stop. Nothing that Redis or a query does ends it; the lease is handed back at the end."""
         delay_s = self.settings.poll_s
         while not stop.is_set():
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                # The Redis client (8.1) swallows a cancellation that meets it while it reads.
+                raise asyncio.CancelledError
             try:
                 await self.turn()
                 self.problem = ""
@@ -128,7 +131,8 @@ class QueryRunner:
                 self._note_problem(f"{type(error).__name__}: {error}")
                 delay_s = self._longer(delay_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), delay_s)
+                async with asyncio.timeout(delay_s):
+                    await stop.wait()
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             await self.lease.release()
 
@@ -145,9 +149,11 @@ class QueryRunner:
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
         await self._resume()
-        for batch in batches:
-            await self._learn(batch)
         self.rules = await self.store.rules(self.query)
+        for batch in batches:
+            # Between two batches too: a cancel that came in time is not overtaken.
+            await self._inbox.take_up()
+            await self._learn(batch)
         await self._inbox.take_up()
         if batches:
             await self._automatic.consider()
@@ -416,6 +422,8 @@ class QueryRunner:
     # Writing
 
     async def write(self, entry: journal.Entry) -> None:
+        # A turn may take long (a new leader has much to catch up with), so the lease is seen to here as well.
+        await self.lease.keep()
         await self._journal.write(entry, now_ms())
 
     async def tell(self, kind: str, text: str, data: Json | None = None) -> None:

@@ -77,7 +77,8 @@ class ManagerService:
                         log.warning("Redis does not answer: %s", error)
                     self._problem = f"Redis does not answer: {error}"
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), self.settings.discover_s)
+                    async with asyncio.timeout(self.settings.discover_s):
+                        await self._stop.wait()
         finally:
             self._stop.set()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)

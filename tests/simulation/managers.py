@@ -1,7 +1,7 @@
 """Managers, a data plane and a Redis that can be hurt: what tests of the manager are made of.
 
 Tests wait for conditions. Batches run, and managers take their turns, as often as the loop allows; nothing depends on
-how long anything takes, but for the end of a lease, which is short here.
+how long anything takes: the lease of a manager that is killed ends at once here, instead of after some seconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from manager.runner import QueryRunner
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.moves import moves_of
 
 QUICK = ManagerSettings(
     poll_s=0.002,
     discover_s=0.02,
-    lease_ttl_s=0.3,
-    lease_renew_s=0.1,
+    lease_ttl_s=6.0,
+    lease_renew_s=2.0,
     backoff_first_s=0.005,
     backoff_max_s=0.02,
     redis_timeout_s=0.5,
@@ -109,8 +110,20 @@ class World:
         runner = QueryRunner(store, self.query, name, settings, crash=crash or (lambda point: None))
         self.runners[name] = runner
         self._stops[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(_until_killed(runner, self._stops[name]))
+        self.tasks[name] = asyncio.create_task(self._until_killed(runner, self._stops[name]))
         return runner
+
+    async def _until_killed(self, runner: QueryRunner, stop: asyncio.Event) -> None:
+        try:
+            await runner.run(stop)
+        except Killed:
+            self.end_lease(runner)
+
+    def end_lease(self, runner: QueryRunner) -> None:
+        """As if its time were over."""
+        key = redis_keys.lease(self.query)
+        if self.plane.store.client.get(key) == runner.lease.value:
+            self.plane.store.client.delete(key)
 
     async def stop(self, name: str) -> None:
         """End a manager the proper way: it hands its lease back."""
@@ -150,6 +163,10 @@ class World:
         body = await self.store.migration(self.query, id)
         assert body is not None
         return parse_migration(body)
+
+    async def was_begun(self, id: str) -> bool:
+        body = await self.store.migration(self.query, id)
+        return body is not None and parse_migration(body).step >= 1
 
     async def is_closed(self, id: str = "r1") -> bool:
         body = await self.store.rebalance(self.query, id)
@@ -229,11 +246,6 @@ async def reached(condition: Callable[[], Any]) -> None:
             if found:
                 return
             await asyncio.sleep(0.002)
-
-
-async def _until_killed(runner: QueryRunner, stop: asyncio.Event) -> None:
-    with contextlib.suppress(Killed):
-        await runner.run(stop)
 
 
 def move(sender: int = 0, receiver: int = 1, groups: tuple[int, ...] = (0, 3), **changes: Any) -> MoveRequest:

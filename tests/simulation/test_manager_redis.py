@@ -94,6 +94,33 @@ def test_redis_loses_everything(server: EmbeddedRedis, raw: redis.Redis, point: 
     asyncio.run(scenario())
 
 
+def test_another_manager_after_redis_lost_everything(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Its token must exceed that of the bound epoch, which Redis does not count any more: else no batch would bind."""
+
+    async def scenario() -> None:
+        async with World(server, window=30) as world:
+            for name in ("first", "second", "third"):
+                world.manager(name)
+                await world.until(lambda: any(each.leading for each in world.runners.values()), f"{name} leading")
+                if name != "third":
+                    await world.stop(name)
+            await world.ask(move(), strategy="ptlb")
+            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            fence = world.plane.bound.fence
+            assert fence >= 3
+            world.tasks["third"].cancel()
+            await asyncio.gather(world.tasks["third"], return_exceptions=True)
+            raw.flushall()
+            await world.until(lambda: world.plane.restored, "the driver putting the bound epoch back")
+            fourth = world.manager("fourth")
+            await world.until(lambda: fourth.leading, "the fourth leading")
+            await settle(world)
+            assert world.plane.bound.fence == fourth.lease.fence > fence
+            check_ended(world)
+
+    asyncio.run(scenario())
+
+
 class Memory:
     """Redis as it was at some moment, to go back to."""
 
@@ -185,7 +212,8 @@ def test_a_manager_that_is_cut_off_gives_up_leading(server: EmbeddedRedis, raw: 
                 cut.append(True)
                 proxy.cut()
 
-            first = world.manager("first", once("after:mslb:3", cut_off), url=proxy.url)
+            short = {"lease_ttl_s": 0.5, "lease_renew_s": 0.1}
+            first = world.manager("first", once("after:mslb:3", cut_off), url=proxy.url, **short)
             await world.ask(move())
             await world.until(lambda: cut, "the cut")
             second = world.manager("second")

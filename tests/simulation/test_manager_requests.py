@@ -81,6 +81,27 @@ def test_disjoint_moves_share_epochs(server: EmbeddedRedis, raw: redis.Redis) ->
     asyncio.run(scenario())
 
 
+def test_an_epoch_is_published_only_when_the_one_before_is_bound(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    async def scenario() -> None:
+        async with World(server) as world:
+            world.manager("m")
+            await world.until(lambda: world.plane.committed > 5, "some batches")
+            world.running = False
+            await world.ask(move(groups=(0,)))
+            await world.until(lambda: world.plane.store.current_number(world.query) == 2, "the question")
+            await world.ask(move(groups=(3,)), id="r2")
+            await world.until(lambda: world.was_begun("r2-1"), "the second question")
+            turns = raw.xlen(redis_keys.events(world.query))
+            await world.cancel(migration="nobody")
+            await world.until(lambda: raw.xlen(redis_keys.events(world.query)) > turns, "another turn")
+            assert world.plane.store.current_number(world.query) == 2 and world.plane.bound.number == 1
+            world.running = True
+            assert (await world.ended()).state == (await world.ended("r2")).state == "committed"
+            world.check()
+
+    asyncio.run(scenario())
+
+
 def test_a_share_is_the_senders_choice(server: EmbeddedRedis, raw: redis.Redis) -> None:
     """Two shares of one worker at once: the sender never names a group twice."""
 
@@ -421,6 +442,7 @@ def test_two_managers_at_once(server: EmbeddedRedis, raw: redis.Redis) -> None:
             while not (sleeper.migrations and world.plane.bound.migrations):
                 await sleeper.turn()
                 await asyncio.sleep(0.002)
+            world.end_lease(sleeper)
             other = world.manager("other")
             await world.until(lambda: other.leading, "the other manager leading")
             assert sleeper.leading, "by its own clock, which stands still"

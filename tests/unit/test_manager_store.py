@@ -145,6 +145,21 @@ def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Stor
     play(server, scenario)
 
 
+def test_an_epoch_is_refused_once_the_lease_has_ended(server: EmbeddedRedis, plain: Store) -> None:
+    """Even if nobody has taken over yet, and whatever the holder's own clock says."""
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one", Clock())
+        assert await one.acquire()
+        plain.client.delete(redis_keys.lease("orders"))
+        with pytest.raises(Fenced):
+            await Journal(store.client, "orders", one).publish(FIRST.successor((1, 1, 1, 1), fence=1))
+        assert not one.held
+        assert plain.current_number("orders") == 1
+
+    play(server, scenario)
+
+
 def test_epochs_are_published_in_order_and_strays_do_not_stop_it(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
