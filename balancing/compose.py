@@ -24,9 +24,9 @@ class NotComposable(TrimtabError):
 def compose(previous: Epoch, migrations: Iterable[Migration], fence: int) -> Epoch | None:
     """The epoch that follows `previous` (newest published, and bound); None where nothing is to change.
 
-    Migrations must be reconciled with `previous` before: a wave whose move is not in it is then one that was never
-    opened. Should `previous` be an old one, because Redis has gone back, no harm is done: what follows an old epoch
-    cannot be bound, and the driver puts Redis right.
+    Waves that are behind `previous` change nothing until they are reconciled with it. Should `previous` be an old one,
+    because Redis has gone back, no harm is done: what follows an old epoch cannot be bound, and the driver puts Redis
+    right.
     """
     active = sorted(
         (each for each in migrations if not each.done and each.incarnation == previous.incarnation),
@@ -87,7 +87,13 @@ class _Composition:
             self.moves[name] = replace(self.moves[name], digest=wave.digest)
 
     def _open(self, migration: Migration, name: str, wave: Wave) -> None:
-        """Step 3 of both protocols."""
+        """Step 3 of both protocols.
+
+        A wave that was open and is not any more, or whose groups the sender does not own, has been closed while the
+        journal was behind: `reconcile` says how, and until then nothing is opened.
+        """
+        if wave.was_open or any(self.owners[group] != migration.sender for group in wave.groups):
+            return
         self.moves[name] = Move(
             id=name,
             kind=DUPLICATE if migration.table.name == "ptlb" else TRANSFER,
@@ -114,10 +120,17 @@ class _Composition:
         )
 
     def _close(self, migration: Migration, number: int, wave: Wave, owner: int) -> None:
-        """Step 8 of MSLB, step 5 of PTLB, or the end of the way back."""
-        if self.moves.pop(migration.move_id(number), None) is None:
+        """Step 8 of MSLB, step 5 of PTLB, or the end of the way back.
+
+        Only from an epoch that this end can follow: a transfer ends at its sender by way of its undo, and at its
+        receiver without one. Where it cannot, the journal is behind, and `reconcile` puts it right.
+        """
+        name, undo = migration.move_id(number), migration.undo_id(number)
+        by_undo = owner == migration.sender and migration.table.name == "mslb"
+        if name not in self.moves or (undo in self.moves) != by_undo:
             return
-        self.moves.pop(migration.undo_id(number), None)
+        del self.moves[name]
+        self.moves.pop(undo, None)
         for group in wave.groups:
             self.owners[group] = owner
 

@@ -123,7 +123,21 @@ class World(NamedTuple):
     """How often each of FAULTS may still happen, and how many of them at all."""
 
 
-FAULTS: Final = ("crash", "back", "wipe", "mute", "full", "late", "corrupt", "differ", "cancel", "stale", "ghost")
+FAULTS: Final = (
+    "crash",
+    "back",
+    "wipe",
+    "mute",
+    "full",
+    "late",
+    "corrupt",
+    "differ",
+    "cancel",
+    "stale",
+    "ghost",
+    "hasty",
+    "fall",
+)
 
 
 @dataclass(frozen=True)
@@ -283,7 +297,7 @@ class Model:
         """
         before = next((each for each in world.memory if each.id == changed.id), changed)
         left = dict(zip(FAULTS, world.budget, strict=False))
-        forgotten = any(left[fault] < self.scenario.faults.get(fault, 0) for fault in ("back", "wipe", "ghost"))
+        forgotten = any(left[fault] < self.scenario.faults.get(fault, 0) for fault in ("back", "wipe", "ghost", "fall"))
         if forgotten:
             return
         if before.done and not changed.done:
@@ -369,6 +383,10 @@ class Model:
         if can(world, "back"):
             for writes, redis in enumerate(reversed(world.earlier), 1):
                 yield f"Redis forgets {writes}", spent(world, "back")._replace(redis=redis, earlier=())
+        if can(world, "fall"):
+            for writes, redis in enumerate(reversed(world.earlier), 1):
+                fallen = spent(world, "fall")._replace(redis=redis, earlier=(), up=False, memory=(), todo=())
+                yield f"Redis forgets {writes}, the manager stops", fallen
         if can(world, "wipe"):
             yield "Redis forgets all", spent(world, "wipe")._replace(redis=Redis((), "", None), earlier=())
 
@@ -380,6 +398,10 @@ class Model:
             yield "manager loses its lease", spent(world, "ghost")._replace(up=False, memory=(), todo=(), ghost=ghost)
         if world.todo:
             return
+        if can(world, "hasty") and world.redis.view and world.redis.newest == world.redis.view.value.bound:
+            epoch = self.compose(world.redis.newest, world.memory)
+            if epoch is not None:
+                yield "compose without a look", spent(world, "hasty")._replace(todo=(epoch,))
         for migration in world.memory if can(world, "cancel") else ():
             todo = self.handle(migration, CancelRequested(migration=migration.id))
             if todo:
@@ -448,7 +470,7 @@ def updated(migrations: tuple[Migration, ...], changed: Migration) -> tuple[Migr
 
 
 def remembered(world: World, writes: int) -> tuple[Redis, ...]:
-    if not can(world, "back") and not can(world, "stale"):
+    if not any(can(world, fault) for fault in ("back", "stale", "fall")):
         return ()
     return (*world.earlier, world.redis)[-writes:]
 

@@ -13,7 +13,15 @@ from balancing import compose as composing
 from balancing.protocols import TABLES, AllOldPurged, Applied, CancelRequested, Event, Proceed, Row, State
 from tests.simulation import model
 from tests.simulation.model import Scenario
-from tests.simulation.scenarios import ASKED_TWICE, FORGETFUL, MSLB_ONE, MSLB_THERE_AND_BACK, PTLB_BOTH, TWO_MANAGERS
+from tests.simulation.scenarios import (
+    ASKED_TWICE,
+    FORGETFUL,
+    HASTY,
+    MSLB_ONE,
+    MSLB_THERE_AND_BACK,
+    PTLB_BOTH,
+    TWO_MANAGERS,
+)
 
 # The packages re-export functions of the same names, so that the modules are found by name only.
 observing: Any = importlib.import_module("balancing.protocols.observe")
@@ -72,6 +80,27 @@ def _purged_at_once(wave: Any, move: Any, committed: Any, at: dict[str, Any]) ->
 def _closed_by_any(migration: Any, wave: Any, committed: Any, at: dict[str, Any]) -> list[Event]:
     wants = {migration.table.closing: migration.receiver, State.RESTORING: migration.sender}.get(wave.state)
     return [Applied(**at)] if wants is not None and committed.bound.owners[wave.groups[0]] == wants else []
+
+
+class _OpensAgain(composing._Composition):
+    def _open(self, migration: Any, name: str, wave: Any) -> None:
+        super()._open(migration, name, replace(wave, was_open=False))
+
+
+class _OpensForeign(composing._Composition):
+    def _open(self, migration: Any, name: str, wave: Any) -> None:
+        owners = self.owners
+        self.owners = [migration.sender] * len(owners)
+        super()._open(migration, name, wave)
+        self.owners = owners
+
+
+class _ClosesAnyway(composing._Composition):
+    def _close(self, migration: Any, number: int, wave: Any, owner: int) -> None:
+        if self.moves.pop(migration.move_id(number), None) is not None:
+            self.moves.pop(migration.undo_id(number), None)
+            for group in wave.groups:
+                self.owners[group] = owner
 
 
 class _UndoesAtOnce(composing._Composition):
@@ -136,6 +165,9 @@ MUTANTS = (
         MSLB_THERE_AND_BACK,
         instead(reconciling, "_ended_later", lambda *_: False),
     ),
+    Mutant("a wave is opened once", HASTY, instead(composing, "_Composition", _OpensAgain)),
+    Mutant("the sender owns what it sends", HASTY, instead(composing, "_Composition", _OpensForeign)),
+    Mutant("a transfer ends at its sender by its undo only", HASTY, instead(composing, "_Composition", _ClosesAnyway)),
     Mutant("an undo comes after its move", MSLB_ONE, instead(composing, "_Composition", _UndoesAtOnce)),
     Mutant("one migration per group", ASKED_TWICE, instead(model, "taken_groups", lambda *_: frozenset())),
     Mutant(

@@ -44,7 +44,14 @@ FORGETFUL: Final = replace(
     back_writes=2,
 )
 TWO_MANAGERS: Final = replace(
-    MSLB_ONE, name="MSLB, a manager that has lost its lease", faults=faults("ghost", "cancel", "crash"), total=2
+    MSLB_ONE, name="MSLB, a manager that has lost its lease", faults=faults("ghost", "cancel"), total=2
+)
+HASTY: Final = replace(
+    FORGETFUL,
+    name="MSLB, epochs composed before the journal is put right",
+    faults=faults("fall", "cancel", "hasty"),
+    total=3,
+    back_writes=6,
 )
 NO_PACKAGE: Final = replace(
     MSLB_ONE, name="MSLB, trouble with the package", faults=faults("crash", "cancel", "mute", *STORE), total=2
@@ -88,6 +95,7 @@ SCENARIOS: Final = (
     MSLB_ONE,
     FORGETFUL,
     TWO_MANAGERS,
+    HASTY,
     NO_PACKAGE,
     MSLB_WAVES,
     MSLB_THERE_AND_BACK,
