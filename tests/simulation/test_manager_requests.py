@@ -435,13 +435,16 @@ def test_two_managers_at_once(server: EmbeddedRedis, raw: redis.Redis) -> None:
     """One that slept through the end of its lease wakes up, believes it still leads, and is refused by every write."""
 
     async def scenario() -> None:
-        async with World(server) as world:
+        async with World(server, window=20) as world:
             store = ManagerStore(server.url)
             sleeper = QueryRunner(store, world.query, "sleeper", QUICK, clock=lambda: 0.0)
-            await world.ask(move())
-            while not (sleeper.migrations and world.plane.bound.migrations):
+            await world.ask(move(), strategy="ptlb")
+
+            async def has_begun() -> bool:
                 await sleeper.turn()
-                await asyncio.sleep(0.002)
+                return bool(world.plane.bound.migrations)
+
+            await world.until(has_begun, "the move being open")
             world.end_lease(sleeper)
             other = world.manager("other")
             await world.until(lambda: other.leading, "the other manager leading")
