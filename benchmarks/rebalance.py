@@ -49,6 +49,14 @@ SHARE: Final = 0.75
 """Of the load that one executor has at first."""
 WANTED: Final = {"of even": 0.95, "of unbalanced": 1.3, "longest batch": 1.5}
 
+_WAYS: Final = (
+    ("warm-up", 0.5, False),
+    ("even", 0.5, False),
+    ("unbalanced", SHARE, False),
+    ("balanced", SHARE, True),
+)
+"""Name, share of the rows in groups of worker 0, whether the manager balances."""
+
 Longs = npt.NDArray[np.int64]
 
 
@@ -205,12 +213,7 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, int] = {}
     loads: dict[str, list[float]] = {}
     history: dict[str, list[float]] = {}
-    for name, heavy, auto in (
-        ("warm-up", 0.5, False),
-        ("even", 0.5, False),
-        ("unbalanced", SHARE, False),
-        ("balanced", SHARE, True),
-    ):
+    for name, heavy, auto in _WAYS:
         short = name == "warm-up"
         shape = Shape(
             rows=options.rows // 4 if short else options.rows,
@@ -224,22 +227,17 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         bench.console.print(f"gain, {name}: {shape.batches} batches ...")
         trial = bench.start(name, shape, directory)
         if auto:
-            with EmbeddedManager(bench.redis) as manager:
-                trial.until(lambda: trial.look() >= 0)
-                manager.set_auto(name, auto=True, cool_down_s=5.0, strategy="mslb")
-                trial.finish()
-                done = [m for m in manager.migrations(name).values()]
-                bench.console.print(f"  {len(done)} migrations: {sorted(m['outcome'] for m in done)}")
+            _finish_balanced(trial)
         else:
             trial.finish()
-        if short:
-            continue
-        times = [trial.batch_ms[batch] for batch in sorted(trial.batch_ms)]
-        ms[name] = statistics.median(times[-options.measured :])
-        history[name] = times
-        results[name] = trial.results()
-        loads[name] = trial.loads()
-        bench.console.print(f"  {ms[name]:.0f} ms a batch; join seconds by worker {[round(x, 2) for x in loads[name]]}")
+        if not short:
+            times = [trial.batch_ms[batch] for batch in sorted(trial.batch_ms)]
+            ms[name] = statistics.median(times[-options.measured :])
+            history[name] = times
+            results[name] = trial.results()
+            loads[name] = trial.loads()
+            seconds = [round(each, 2) for each in loads[name]]
+            bench.console.print(f"  {ms[name]:.0f} ms a batch; join seconds by worker {seconds}")
         shutil.rmtree(bench.scratch / name, ignore_errors=True)
     rows = options.rows * len(STREAMS)
     return {
@@ -253,6 +251,17 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         "exact": results["unbalanced"] == results["balanced"],
         "history_ms": history,
     }
+
+
+def _finish_balanced(trial: Trial) -> None:
+    """With a manager that balances by itself. MSLB, because a parallel track lasts for window and lateness, and with
+    this lateness would outlive the trial."""
+    with EmbeddedManager(trial.bench.redis) as manager:
+        trial.until(lambda: trial.look() >= 0)
+        manager.set_auto(trial.name, auto=True, cool_down_s=5.0, strategy="mslb")
+        trial.finish()
+        outcomes = sorted(record["outcome"] for record in manager.migrations(trial.name).values())
+        trial.bench.console.print(f"  {len(outcomes)} migrations: {outcomes}")
 
 
 def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:

@@ -195,7 +195,7 @@ async def view(store: ManagerStore, query: str, heartbeat_max_ms: int) -> View:
         epoch=epoch,
         moving=groups_moving(epoch, migrations.values()),
         up=workers_up(reports, None if heartbeat is None else heartbeat.committed),
-        stopped=heartbeat is None or now_ms() - heartbeat.at_ms > heartbeat_max_ms,
+        stopped=heartbeat is None or now_ms() - heartbeat.at_ms > heartbeat.silence_max_ms(heartbeat_max_ms),
         rules=await store.rules(query),
     )
 

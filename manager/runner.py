@@ -19,7 +19,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from balancing.committed import CommittedBatch
-from balancing.compose import compose
+from balancing.compose import NotComposable, compose
 from balancing.pacing import next_wave
 from balancing.protocols.events import Begin, CancelRequested, Event, WaveAllowed
 from balancing.protocols.migration import (
@@ -268,7 +268,7 @@ class QueryRunner:
     async def _audit(self, batch: CommittedBatch) -> None:
         changed = {}
         for migration in self.migrations.values():
-            audit = migration.audit.add(migration.id, batch)
+            audit = migration.audit.add(migration.id, batch, self.watch.workers)
             if audit is migration.audit:
                 continue
             changed[migration.id] = replace(migration, audit=audit)
@@ -403,7 +403,11 @@ class QueryRunner:
         if not self.watch.settled:
             return
         assert self.watch.current is not None
-        epoch = compose(self.watch.current, self.migrations.values(), self.lease.fence)
+        try:
+            epoch = compose(self.watch.current, self.migrations.values(), self.lease.fence)
+        except NotComposable as error:
+            await self._alarm("protocol", str(error))
+            return
         if epoch is None:
             return
         self._crash("before:publish")

@@ -39,6 +39,12 @@ class Heartbeat:
     epoch: int
     digest: str
     at_ms: int
+    gap_ms: int = 0
+    """The longest silence between its last signs of life: it speaks between batches only."""
+
+    def silence_max_ms(self, least_ms: int) -> int:
+        """How long it may be silent before the query counts as stopped."""
+        return max(least_ms, 3 * self.gap_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +127,7 @@ class ManagerStore:
                 epoch=int(found["epoch"]),
                 digest=found["digest"],
                 at_ms=int(found["at_ms"]),
+                gap_ms=int(found.get("gap_ms", 0)),
             )
         except (KeyError, ValueError):
             return None

@@ -127,12 +127,12 @@ class Watch:
         if heartbeat is None:
             self.running = False
         elif self.heartbeat is None:
-            self.running = abs(now_ms() - heartbeat.at_ms) <= self._settings.heartbeat_max_ms
+            self.running = abs(now_ms() - heartbeat.at_ms) <= heartbeat.silence_max_ms(self._settings.heartbeat_max_ms)
             self._changed_at = self._clock()
         elif heartbeat != self.heartbeat:
             self.running = True
             self._changed_at = self._clock()
-        elif (self._clock() - self._changed_at) * 1000 > self._settings.heartbeat_max_ms:
+        elif (self._clock() - self._changed_at) * 1000 > heartbeat.silence_max_ms(self._settings.heartbeat_max_ms):
             self.running = False
         self.heartbeat = heartbeat
 

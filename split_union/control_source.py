@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from trimtab.epochs import Epoch, text_digest
 from trimtab.errors import BindingError
-from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file
+from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
 from trimtab.store import Store, successor
 
 log = logging.getLogger("trimtab.control")
@@ -65,6 +66,8 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._alarmed = False
         self._committed: int | None = None
+        self._beat_at = time.monotonic()
+        self._gaps_ms: deque[int] = deque(maxlen=20)
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark ships the reader to the task that calls `read`, which needs none of this.
@@ -111,7 +114,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._store is not None
         number, digest = start[MARK]["epoch"], start[MARK]["digest"]
         try:
-            current, known = self._store.beat(self._query, self._newest_commit(), number, digest)
+            current, known = self._store.beat(self._query, self._newest_commit(), number, digest, self._gap_ms())
             if current is None or current < number or known != digest:
                 self._put_back(start, "redis-went-back", f"Redis had epoch {current}, the query runs with {number}")
                 return None
@@ -132,8 +135,17 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _put_back(self, start: Offset, kind: str, text: str) -> None:
         assert self._store is not None
         self._store.restore(self._checkpoint.epoch_of(start[MARK]))
+        if self._store.definition(self._query) is None:
+            self._store.define(self._query, known_definition(self._checkpoint))
         self._store.alarm(self._query, kind, f"{text}: published again")
         log.warning("%s: published again", text)
+
+    def _gap_ms(self) -> int:
+        """The longest silence lately, for readers to judge by whether the query has stopped."""
+        now = time.monotonic()
+        self._gaps_ms.append(int((now - self._beat_at) * 1000))
+        self._beat_at = now
+        return max(self._gaps_ms)
 
     def _newest_commit(self) -> int:
         """Spark asks for offsets only between batches, so every batch that was begun is committed by now."""

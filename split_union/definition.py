@@ -11,14 +11,12 @@ from split_union.query import JoinQuery
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.errors import CheckpointMismatch, InvalidInput
 from trimtab.moves import moves_of
-from trimtab.offset_log import Checkpoint
+from trimtab.offset_log import DEFINITION_FILE, Checkpoint, known_definition
 from trimtab.store import Store
 from worker.transfers import TransferStore
 
-FILE: Final = "trimtab/query.json"
 ALIVE_MS: Final = 30_000
 """A query whose workers reported within this time counts as running."""
-
 
 KEY_FILE: Final = "trimtab/transfer.key"
 """Signs the packages of moves. It lies where the packages lie, and nowhere else: not in Redis, not in logs."""
@@ -34,10 +32,10 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
         incarnation = secrets.token_hex(8)
         epoch = first_epoch(query.name, incarnation, dealt_in_turn(query.partitions, query.workers))
         checkpoint.write(KEY_FILE, secrets.token_hex(32))
-        checkpoint.write(FILE, json.dumps({"incarnation": incarnation, **body}, indent=1, sort_keys=True))
+        checkpoint.write(DEFINITION_FILE, json.dumps({"incarnation": incarnation, **body}, indent=1, sort_keys=True))
         store.restore(epoch)
     else:
-        text = checkpoint.read(FILE)
+        text = checkpoint.read(DEFINITION_FILE)
         if text is None:
             raise CheckpointMismatch(
                 "checkpoint",
@@ -46,12 +44,12 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
                 "Give the join a directory of its own.",
             )
         known = json.loads(text)
-        incarnation = known.pop("incarnation")
+        known.pop("incarnation")
         _check_same(known, body, location)
         epoch = checkpoint.bound_epoch(last_batch)
         if store.epoch(query.name, epoch.number) != epoch:
             store.restore(epoch)
-    store.define(query.name, {"checkpoint": location, "incarnation": incarnation, **body})
+    store.define(query.name, known_definition(checkpoint))
     key = bytes.fromhex(checkpoint.read(KEY_FILE) or "")
     if not key:
         raise CheckpointMismatch(

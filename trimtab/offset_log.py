@@ -17,6 +17,8 @@ from trimtab.errors import BindingError, InvalidInput
 
 MARK: Final = "trimtab"
 """The key in the control source's offset by which its line in the offset log is known."""
+DEFINITION_FILE: Final = "trimtab/query.json"
+"""What the checkpoint was made for, written by `join`."""
 TEXT_INLINE_MAX: Final = 16_384
 """Longer epoch texts are kept once in a file beside the checkpoint; the offset then has number and digest only."""
 
@@ -103,6 +105,14 @@ class Checkpoint:
         if text is None:
             raise BindingError(f"the text of epoch {offset['epoch']} is missing beside {self.location}")
         return parse_epoch(text, offset["digest"])
+
+
+def known_definition(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The query that a checkpoint was made for, as Redis shows it."""
+    text = checkpoint.read(DEFINITION_FILE)
+    if text is None:
+        raise BindingError(f"{checkpoint.location}/{DEFINITION_FILE} is not there")
+    return {"checkpoint": checkpoint.location, **json.loads(text)}
 
 
 def epoch_file(number: int, digest: str) -> str:

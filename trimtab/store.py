@@ -97,14 +97,18 @@ class Store:
         number = self.client.get(redis_keys.current(query))
         return None if number is None else int(str(number))
 
-    def beat(self, query: str, committed: int, epoch: int, digest: str) -> tuple[int | None, str | None]:
-        """The driver's sign of life: what is committed. Returns the newest epoch's number, and the digest that Redis
-        has for the given epoch: another one than ours means that Redis went back and was written to since."""
+    def beat(
+        self, query: str, committed: int, epoch: int, digest: str, gap_ms: int = 0
+    ) -> tuple[int | None, str | None]:
+        """The driver's sign of life: what is committed, and how long it was silent before (it speaks between batches
+        only). Returns the newest epoch's number, and the digest that Redis has for the given epoch: another one than
+        ours means that Redis went back and was written to since."""
         fields: dict[Any, Any] = {
             "committed": committed,
             "epoch": epoch,
             "digest": digest,
             "at_ms": int(time.time() * 1000),
+            "gap_ms": gap_ms,
         }
         with self.client.pipeline(transaction=False) as pipe:
             pipe.get(redis_keys.current(query))

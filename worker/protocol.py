@@ -171,7 +171,7 @@ class WorkerMoves:
         role.rows, role.digest = package.rows, package.digest
 
     def _chosen_package(self, move: Move, role: Role) -> Package | None:
-        packages = self._transfers.packages(move.id)
+        packages = self._transfers.packages(move.id, role.since_batch)
         if move.digest:
             packages = [package for package in packages if package.digest == move.digest]
         if not packages:
@@ -241,7 +241,7 @@ class WorkerMoves:
         self.barriers = {group: since for group, since in self.barriers.items() if since > min(oldest, default=since)}
 
     def _export(self, engine: Engine, move: Move, role: Role, true_horizon: int) -> None:
-        if role.state == "exported" and self._transfers.has_any(move.id):
+        if role.state == "exported" and self._transfers.has_any(move.id, role.since_batch):
             return
         if role.state == "active":
             role.horizon_us = true_horizon

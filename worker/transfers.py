@@ -40,13 +40,14 @@ class TransferStore:
             sink.write(data)
         self._filesystem.move(path + ".part", path + _READY)
 
-    def has_any(self, move: str) -> bool:
-        return bool(self._ready(move))
+    def has_any(self, move: str, since_batch: int = 0) -> bool:
+        return bool(self._ready(move, since_batch))
 
-    def packages(self, move: str) -> list[Package]:
-        """The good packages of a move; others are put aside."""
+    def packages(self, move: str, since_batch: int = 0) -> list[Package]:
+        """The good packages of a move, packed in `since_batch` or later: an earlier move of the same name may have left
+        some. Those that are not good are put aside."""
         found: list[Package] = []
-        for path, size in self._ready(move):
+        for path, size in self._ready(move, since_batch):
             try:
                 if size > BYTES_MAX:
                     raise CorruptState(f"{path} has {size} bytes")
@@ -69,10 +70,11 @@ class TransferStore:
             if entry.type == pafs.FileType.Directory and entry.base_name not in open_moves:
                 self.remove(entry.base_name)
 
-    def _ready(self, move: str) -> list[tuple[str, int]]:
+    def _ready(self, move: str, since_batch: int) -> list[tuple[str, int]]:
         selector = pafs.FileSelector(f"{self._root}/{move}", allow_not_found=True)
         try:
             entries = self._filesystem.get_file_info(selector)
         except OSError:
             return []
-        return sorted((entry.path, entry.size) for entry in entries if entry.path.endswith(_READY))
+        ready = [entry for entry in entries if entry.base_name.endswith(_READY)]
+        return sorted((e.path, e.size) for e in ready if int(e.base_name.partition("-")[0]) >= since_batch)
