@@ -19,7 +19,7 @@ from split_union.routing import route
 from trimtab import frames, offset_log
 from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows
 from trimtab.moves import Routing, moves_of, routing
-from trimtab.spark_task import batch_identity, check_version
+from trimtab.spark_task import batch_identity, check_version, settle
 
 FRAME_SCHEMA = pa.schema(
     [
@@ -69,6 +69,7 @@ class SplitTask:
         told = context.partitionId() % len(self.worker_keys)
         seen_rows = {str(group): int(seen[group]) for group in watched if seen[group]}
         yield ticks(self.worker_keys, self.stream, reached, told=told, bad_rows=bad_rows, seen_rows=seen_rows)
+        settle()
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = complete_rows([batch.column(name) for name in (*self.key.columns, self.time)])

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from trimtab import frames
+from trimtab.spark_task import settle
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -18,3 +19,4 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for frame in batch.column(0):
             yield frames.decode(frame.as_buffer())
+    settle()

@@ -30,7 +30,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from trimtab import frames, offset_log
 from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
-from trimtab.spark_task import batch_identity, check_version
+from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
 from worker.batch import BatchInput, BatchOutcome, run_batch
 from worker.durable import Record, parse_record
@@ -123,6 +123,7 @@ class JoinWorker(StatefulProcessor):
             yield self._output(piece)
         cpu_ns = time.process_time_ns() - cpu_start
         self._report(context, given, outcome, told, cpu_ns)
+        settle()
 
     def close(self) -> None:
         pass

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 QUICK = ManagerSettings(poll_s=0.02, discover_s=0.05, lease_ttl_s=1.5, lease_renew_s=0.4, snapshot_s=0.2)
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-FILE_S = 0.5
+FILE_S = 1.0
 """Event time that a file covers; window and lateness are a second each."""
 PLANS = {0: "((A B) C)", 1: "((B C) A)", 2: "(A B C)"}
 
@@ -49,6 +49,7 @@ class Steered:
         plan: str | Mapping[int, str] = "left-deep",
         seed: int = 1,
         rebuild: bool = False,
+        gated: bool = False,
     ) -> None:
         streams = tuple(Stream(s, key="k", time="at") for s in "ABC")
         self.query = JoinQuery(
@@ -69,6 +70,7 @@ class Steered:
         self.shared_epochs = False
         """Whether an epoch was seen that had moves of several migrations."""
         self._rebuild = rebuild
+        self._gated = gated
         self._random = random.Random(seed)
         self._files = 0
         self._rows = 0
@@ -81,11 +83,10 @@ class Steered:
 
     def start(self) -> None:
         frames = self.run.inputs(self.spark)
-        frames["A"] = self.gate.at("input", frames["A"])
         result = self.query.join(
             self.spark, frames, checkpoint=str(self.run.checkpoint), redis=self.redis, rebuild=self._rebuild
         )
-        self.running = self.run.start(self.gate.at("output", result))
+        self.running = self.run.start(self.gate.at("output", result) if self._gated else result)
 
     def begun(self) -> Steered:
         """Running, with something in the window."""

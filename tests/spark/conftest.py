@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from tests.checkers.sessions import make_session
+from trimtab.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,23 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Real executor processes. Tests that call `join` take `spark` instead, which is a session of their own."""
-    ensure_java()
-    set_pyspark_python()
     # Executors are started with our environment; the sources under test must be theirs too, installed or not.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .appName("trimtab-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.task.maxFailures", "8")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    spark = make_session("local-cluster[2,1,1024]", **{"spark.sql.warehouse.dir": warehouse})
     yield spark
     spark.stop()
 

@@ -11,23 +11,13 @@ from pathlib import Path
 
 from tests.checkers.cases import Theme, make_case
 from tests.checkers.harness import Run
-from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from tests.checkers.sessions import make_session
+from trimtab.embedded import EmbeddedRedis
 from trimtab.store import Store
 
 
 def main(base: Path, batches: int) -> None:
-    ensure_java()
-    set_pyspark_python()
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local-cluster[1,2,1024]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    spark = make_session("local-cluster[1,2,1024]")
     case = make_case(31, Theme(key="int", streams=2, rows=40, workers=4, partitions=16, nulls=False), "hit-rate")
     run = Run(base, case.query, case.schemas)
     rows = {name: files for phase in case.phases for name, files in phase.items()}

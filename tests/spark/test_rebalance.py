@@ -70,7 +70,7 @@ def test_processes_killed_in_mid_migration(
     spark: SparkSession, redis: EmbeddedRedis, manager: EmbeddedManager, tmp_path: Path
 ) -> None:
     """The receivers' executor, the senders', a Python worker: each in a batch that has a move of each kind open."""
-    join = Steered(tmp_path, spark, redis.url, "killed", plan=PLANS).begun()
+    join = Steered(tmp_path, spark, redis.url, "killed", plan=PLANS, gated=True).begun()
     for victim in ("receiver", "sender", "python"):
         sender = 0 if len(join.owned(0)) >= 3 else 1
         first, second, *_ = join.owned(sender)

@@ -99,7 +99,11 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
 
 
 def _spark(options: DemoOptions, master: str) -> SparkSession:
+    # A demo is over before the second compiler's work would pay.
+    quick = "-XX:TieredStopAtLevel=1"
     config = {
+        "spark.driver.extraJavaOptions": quick,
+        "spark.executor.extraJavaOptions": quick,
         "spark.local.dir": str(options.directory / "spark"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -62,6 +62,9 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
         _let_executors_import_us()
         builder = builder.master(master or DEFAULT_MASTER)
         settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **config}
+        if (master or DEFAULT_MASTER).startswith("local"):
+            # Elsewhere Trimtab may not be installed, and arrives only after the daemon has started.
+            settings.setdefault("spark.python.daemon.module", "trimtab.spark_daemon")
         given = settings.get(_JAVA_OPTIONS, "")
         if "log4j" not in given:
             settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {given}".rstrip()

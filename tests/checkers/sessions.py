@@ -1,0 +1,35 @@
+"""Spark sessions for tests: real executor processes, set up for programs that are over soon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The second compiler would have half of the CPU for the first dozens of batches, and no test lives to see it pay.
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def make_session(master: str, **settings: str) -> SparkSession:
+    from trimtab.embedded import ensure_java, set_pyspark_python
+
+    ensure_java()
+    set_pyspark_python()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("trimtab-tests")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": _QUICK,
+        "spark.executor.extraJavaOptions": _QUICK,
+        "spark.python.daemon.module": "trimtab.spark_daemon",
+        "spark.task.maxFailures": "8",
+        **settings,
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
