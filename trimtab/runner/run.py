@@ -6,6 +6,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -97,12 +98,29 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from trimtab.runner.build import build_join, build_writer
     from trimtab.runner.failures import root_cause
 
-    result = build_join(spark, job, checkpoint=job.checkpoint, redis=job.redis)
-    try:
-        query = build_writer(result, job).start()
-        _watch(query, options, stop)
-    except (PySparkException, Py4JError) as error:
-        raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+    with _redis(job) as url:
+        result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
+        try:
+            query = build_writer(result, job).start()
+            _watch(query, options, stop)
+        except (PySparkException, Py4JError) as error:
+            raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+
+
+@contextlib.contextmanager
+def _redis(job: JobFile) -> Iterator[str]:
+    """The server that the file names; else one for this run, where `trimtab serve` looks by default if that is free."""
+    from trimtab.embedded import EmbeddedRedis
+    from trimtab.embedded.redis_server import port_is_free
+    from trimtab.remote.names import DEFAULT_REDIS_PORT
+
+    if job.redis is not None:
+        yield job.redis
+        return
+    with EmbeddedRedis(port=DEFAULT_REDIS_PORT if port_is_free(DEFAULT_REDIS_PORT) else None) as server:
+        option = "" if server.port == DEFAULT_REDIS_PORT else f" --redis {server.url}"
+        _note(f"redis is not given: one runs at {server.url} until the end; to move load: trimtab serve{option}")
+        yield server.url
 
 
 def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
