@@ -196,8 +196,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="benchmarks.rebalance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", default="gain,mslb,ptlb", help="which parts to run (gain,mslb,ptlb)")
-    parser.add_argument("--rows", type=int, default=40_000, help="gain: rows per stream and batch (40000)")
-    parser.add_argument("--fill", type=int, default=12, help="gain: batches of event time that the state covers (12)")
+    parser.add_argument("--rows", type=int, default=20_000, help="gain: rows per stream and batch (20000)")
+    parser.add_argument("--fill", type=int, default=10, help="gain: batches of event time that the state covers (10)")
     parser.add_argument("--measured", type=int, default=8, help="gain: batches measured (8)")
     parser.add_argument("--state", type=int, default=2_000_000, help="mslb: state rows that move (2000000)")
     parser.add_argument("--memory", default="4g", help="memory of each of the two executors (4g)")
@@ -207,7 +207,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Even, unbalanced, balanced: median time of the last batches of each."""
-    settle = 14
+    settle = 12
     """Batches after the state is full in which the manager may measure, decide and move."""
     ms: dict[str, float] = {}
     results: dict[str, int] = {}
@@ -220,7 +220,7 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
             keys=PARTITIONS,
             window_us=2_000,
             lateness_us=options.fill * BATCH_US,
-            batches=30 if short else options.fill + settle + options.measured,
+            batches=16 if short else options.fill + settle + options.measured,
             heavy=heavy,
         )
         directory = bench.write(name, shape)

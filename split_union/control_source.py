@@ -49,16 +49,20 @@ class ControlSource(DataSource):
             checkpoint=options["checkpoint"],
             redis_url=options.get("redis") or None,
             first=options["first"],
+            workers=int(options["workers"]),
             tick_s=float(options["tickseconds"]),
         )
 
 
 class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, *, query: str, checkpoint: str, redis_url: str | None, first: str, tick_s: float) -> None:
+    def __init__(
+        self, *, query: str, checkpoint: str, redis_url: str | None, first: str, workers: int, tick_s: float
+    ) -> None:
         self._query = query
         self._checkpoint = Checkpoint(checkpoint)
         self._store = Store(redis_url) if redis_url else None
         self._first = first
+        self._workers = workers
         self._tick_s = tick_s
         self._polled_at = 0.0
         self._quiet_until = 0.0
@@ -121,7 +125,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._recovered()
             if current == number:
                 return None
-            found = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]))
+            found = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]), self._workers)
             if found is None:
                 self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis does not follow the bound one")
             return found

@@ -133,7 +133,8 @@ def _control(
     spark.dataSource.register(control_source.ControlSource)
     return (
         spark.readStream.format(control_source.NAME)
-        .options(query=query.name, checkpoint=checkpoint, redis=redis, first=epoch.to_text(), tickseconds=TICK_SECONDS)
+        .options(query=query.name, checkpoint=checkpoint, redis=redis, first=epoch.to_text())
+        .options(workers=len(keys), tickseconds=TICK_SECONDS)
         .load()
         .mapInArrow(partial(tick_every_worker, keys), INPUT)
     )

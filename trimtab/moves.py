@@ -17,6 +17,7 @@ A transfer that `undoes` another brings back what that one took: the package, or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
@@ -24,8 +25,10 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.epochs import Epoch
+from trimtab.epochs import Epoch, check_owners
+from trimtab.errors import CorruptState
 
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,159}")
 TRANSFER: Final = "transfer"
 DUPLICATE: Final = "duplicate"
 NOBODY: Final = -1
@@ -55,11 +58,28 @@ class Move:
 
 
 def parse_move(body: dict[str, Any]) -> Move:
-    return Move(**{**body, "groups": tuple(body["groups"])})
+    """The id becomes part of a path, so nothing but a plain name is taken for one."""
+    try:
+        move = Move(**{**body, "groups": tuple(map(int, body["groups"]))})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptState(f"a move cannot be read: {error}") from error
+    if not _ID.fullmatch(move.id) or move.kind not in (TRANSFER, DUPLICATE):
+        raise CorruptState(f"{move.kind!r} {move.id!r} is no move")
+    return move
 
 
 def moves_of(epoch: Epoch) -> tuple[Move, ...]:
     return tuple(parse_move(body) for body in epoch.migrations)
+
+
+def check_epoch(epoch: Epoch, partitions: int, workers: int) -> None:
+    """Refuse an epoch that would send rows nowhere: it must never be bound, since what is bound stays so."""
+    check_owners(epoch.owners, partitions, workers)
+    for move in moves_of(epoch):
+        inside = all(0 <= group < partitions for group in move.groups)
+        if not inside or not 0 <= move.sender < workers or not 0 <= move.receiver < workers:
+            raise CorruptState(f"move {move.id} names a group or worker that the query does not have")
+    commands_of(epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +99,13 @@ class ComputePartitionsToMove:
 
 
 def commands_of(epoch: Epoch) -> tuple[ComputePartitionsToMove, ...]:
-    return tuple(
-        ComputePartitionsToMove(**{**body, "groups": tuple(body["groups"]), "excluded": tuple(body["excluded"])})
-        for body in epoch.commands
-    )
+    try:
+        return tuple(
+            ComputePartitionsToMove(**{**body, "groups": tuple(body["groups"]), "excluded": tuple(body["excluded"])})
+            for body in epoch.commands
+        )
+    except (KeyError, TypeError) as error:
+        raise CorruptState(f"a command cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)

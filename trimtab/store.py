@@ -15,6 +15,7 @@ import redis
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
+from trimtab.moves import check_epoch
 from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
 
 TIMEOUT_S: Final = 0.5
@@ -171,15 +172,14 @@ def publish_arguments(epoch: Epoch) -> tuple[list[str], list[str]]:
     return keys, [str(epoch.number), epoch.to_text(), query, epoch.digest, str(epoch.fence), *pairs]
 
 
-def successor(store: Store, query: str, bound: Epoch) -> Epoch | None:
-    """The epoch that follows `bound`, if it is published and really follows it; any other is left alone."""
+def successor(store: Store, query: str, bound: Epoch, workers: int) -> Epoch | None:
+    """The epoch that follows `bound`, if it is published, really follows it and can be run; any other is left alone."""
     try:
         found = store.epoch(query, bound.number + 1)
-    except CorruptState:
-        return None
-    if found is None or found.query != query or found.predecessor != bound.digest:
-        return None
-    if len(found.owners) != len(bound.owners) or found.fence < bound.fence:
+        if found is None or found.query != query or found.predecessor != bound.digest or found.fence < bound.fence:
+            return None
+        check_epoch(found, len(bound.owners), workers)
+    except (CorruptState, InvalidInput):
         return None
     return found
 

@@ -167,7 +167,7 @@ class DataPlane:
                 return self._put_back(bound)
             if current == bound.number:
                 return bound
-            return successor(self.store, self.query, bound) or self._put_back(bound)
+            return successor(self.store, self.query, bound, self.workers) or self._put_back(bound)
         except (redis.RedisError, OSError):
             self._redis_away = True
             return bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
 from trimtab.errors import InvalidInput, RedisUnreachable
+from trimtab.moves import Move
 from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
 from trimtab.store import Store, redacted, successor
 
@@ -45,8 +47,8 @@ def test_what_is_published_can_be_read(store: Store) -> None:
     assert store.current_number("orders") == 2
     assert store.epoch("orders", 2) == SECOND
     assert store.client.hgetall(redis_keys.mapping("orders")) == {"0": "0", "1": "1", "2": "1", "3": "1"}
-    assert successor(store, "orders", FIRST) == SECOND
-    assert successor(store, "orders", SECOND) is None
+    assert successor(store, "orders", FIRST, 2) == SECOND
+    assert successor(store, "orders", SECOND, 2) is None
 
 
 def test_publishing_twice_is_the_same_as_once(store: Store) -> None:
@@ -68,16 +70,35 @@ def test_an_epoch_is_immutable_and_numbers_have_no_gaps(store: Store) -> None:
 def test_only_a_true_successor_follows(store: Store) -> None:
     store.publish(FIRST)
     store.publish(replace(SECOND, predecessor="somebody else's"))
-    assert successor(store, "orders", FIRST) is None
+    assert successor(store, "orders", FIRST, 2) is None
     store.restore(FIRST)
     store.publish(replace(SECOND, owners=(0,)))
-    assert successor(store, "orders", FIRST) is None
+    assert successor(store, "orders", FIRST, 2) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"owners": (0, 1, 2, 1)},
+        {"owners": (0, 1, -1, 1)},
+        {"fence": -1},
+        {"migrations": ({"id": "../../etc"},)},
+        {"migrations": (Move(id="m", kind="transfer", groups=(4,), sender=0, receiver=1, epoch=2).to_json(),)},
+        {"migrations": (Move(id="m", kind="transfer", groups=(0,), sender=0, receiver=2, epoch=2).to_json(),)},
+        {"migrations": (Move(id="a/b", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2).to_json(),)},
+        {"commands": ({"migration": "m", "worker": 0, "groups": [], "excluded": [], "drop": "table"},)},
+    ],
+)
+def test_an_epoch_that_cannot_be_run_is_never_bound(store: Store, changes: dict[str, Any]) -> None:
+    store.publish(FIRST)
+    store.client.set(redis_keys.epoch("orders", 2), replace(SECOND, **changes).to_text())
+    assert successor(store, "orders", FIRST, 2) is None
 
 
 def test_a_corrupt_successor_is_left_alone(store: Store) -> None:
     store.publish(FIRST)
     store.client.set(redis_keys.epoch("orders", 2), "rubbish")
-    assert successor(store, "orders", FIRST) is None
+    assert successor(store, "orders", FIRST, 2) is None
 
 
 def test_restoring_puts_right_what_redis_mixed_up(store: Store) -> None:
