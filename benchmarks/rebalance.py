@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -47,15 +48,17 @@ BATCH_US: Final = 1_000_000
 START_US: Final = 1_700_000_000_000_000
 SHARE: Final = 0.75
 """Of the load that one executor has at first."""
+ROW_SHARE: Final = math.sqrt(SHARE) / (math.sqrt(SHARE) + math.sqrt(1 - SHARE))
+"""Of the rows that make that load: a row is compared with the others of its key, so load goes with the square."""
 WANTED: Final = {"of even": 0.95, "of unbalanced": 1.3, "longest batch": 1.5}
 
 _WAYS: Final = (
-    ("warm-up", 0.5, False),
-    ("even", 0.5, False),
-    ("unbalanced", SHARE, False),
-    ("balanced", SHARE, True),
+    ("warm-up", True, False),
+    ("even", True, False),
+    ("unbalanced", False, False),
+    ("balanced", False, True),
 )
-"""Name, share of the rows in groups of worker 0, whether the manager balances."""
+"""Name, whether heavy keys are spread over both workers from the start, whether the manager balances."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -71,7 +74,9 @@ class Shape:
     batches: int
     first: int = 1
     heavy: float = 0.5
-    """Share of the rows whose groups worker 0 owns at first."""
+    """Share of the rows that half of the keys have."""
+    spread: bool = True
+    """Whether the heavy keys are of both workers' groups in equal parts, or all of worker 0's."""
 
 
 class Bench:
@@ -82,12 +87,14 @@ class Bench:
         self.groups: Longs = np.array([row[0] for row in found], np.int64)
 
     def write(self, name: str, shape: Shape) -> Path:
-        """The input files of one trial. Heavy keys are those of even groups, which worker 0 of two begins with."""
+        """The input files of one trial. Worker 0 of two begins with the even groups."""
         directory = self.scratch / name / "in"
         rng = np.random.default_rng(11)
         half = shape.keys // 2
         heavy = np.flatnonzero(self.groups % 2 == 0)[:half]
         light = np.flatnonzero(self.groups % 2 == 1)[:half]
+        if shape.spread:
+            heavy, light = (np.concatenate([heavy[part::2], light[part::2]]) for part in range(2))
         for stream in STREAMS:
             (directory / stream).mkdir(parents=True)
             first = START_US
@@ -196,7 +203,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         prog="benchmarks.rebalance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", default="gain,mslb,ptlb", help="which parts to run (gain,mslb,ptlb)")
-    parser.add_argument("--rows", type=int, default=20_000, help="gain: rows per stream and batch (20000)")
+    parser.add_argument("--rows", type=int, default=15_000, help="gain: rows per stream and batch (15000)")
     parser.add_argument("--fill", type=int, default=10, help="gain: batches of event time that the state covers (10)")
     parser.add_argument("--measured", type=int, default=8, help="gain: batches measured (8)")
     parser.add_argument("--state", type=int, default=2_000_000, help="mslb: state rows that move (2000000)")
@@ -213,7 +220,7 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, int] = {}
     loads: dict[str, list[float]] = {}
     history: dict[str, list[float]] = {}
-    for name, heavy, auto in _WAYS:
+    for name, spread, auto in _WAYS:
         short = name == "warm-up"
         shape = Shape(
             rows=options.rows // 4 if short else options.rows,
@@ -221,7 +228,8 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
             window_us=2_000,
             lateness_us=options.fill * BATCH_US,
             batches=16 if short else options.fill + settle + options.measured,
-            heavy=heavy,
+            heavy=ROW_SHARE,
+            spread=spread,
         )
         directory = bench.write(name, shape)
         bench.console.print(f"gain, {name}: {shape.batches} batches ...")
