@@ -163,9 +163,11 @@ class WorkerMoves:
             engine.take_in(list(self._filed(engine, package)), package.combined)
         if frozen is not None:
             frozen.state = "returned"
-        for batch, number in sorted(role.held):
-            stream, frame = self._durable.get_rows((batch, number))
-            insert(engine.load_rows(stream, frames.decode(frame), pa.py_buffer(frame), (batch, number)))
+        # They are filed anew: under their old keys a rebuild would take them for rows that have left this worker.
+        waited = [((batch, number), *self._durable.get_rows((batch, number))) for batch, number in sorted(role.held)]
+        for key, stream, frame in waited:
+            self._durable.remove_rows(key)
+            insert(self._file(engine, stream, pa.py_buffer(frame)))
         role.held, role.held_rows, role.problem = [], 0, ""
         role.state = "received"
         role.rows, role.digest = package.rows, package.digest
@@ -183,13 +185,15 @@ class WorkerMoves:
         return packages[0]
 
     def _filed(self, engine: Engine, package: Package) -> Iterator[Tuples]:
-        """Load a package's rows and file them in the durable state as this worker's own."""
-        keys = Keys(self.batch, engine.spec.names)
         for stream, frame in package.leaves:
-            key = keys.taken_in(stream, self._taken_in)
-            self._taken_in += 1
-            self._durable.put_rows(key, stream, frame.to_pybytes())
-            yield engine.load_rows(stream, frames.decode(frame), frame, key)
+            yield self._file(engine, stream, frame)
+
+    def _file(self, engine: Engine, stream: str, frame: pa.Buffer) -> Tuples:
+        """Load rows from elsewhere, and file them in the durable state as this worker's own."""
+        key = Keys(self.batch, engine.spec.names).taken_in(stream, self._taken_in)
+        self._taken_in += 1
+        self._durable.put_rows(key, stream, frame.to_pybytes())
+        return engine.load_rows(stream, frames.decode(frame), frame, key)
 
     # -- hold ----------------------------------------------------------------------------------------------------
 

@@ -289,3 +289,24 @@ def open_some(cluster: Cluster, luck: random.Random, moves: dict[str, Move], ope
 
 def told(cluster: Cluster, move: Move, worker: int) -> str:
     return next((r.state for r in cluster.last[worker].moves if r.move == move.id), "unknown")
+
+
+def test_rows_held_for_the_way_back_survive_a_rebuild(tmp_path: Path) -> None:
+    """The state comes back late: the first sender has dropped its own, older rows, but not those that waited here."""
+    cluster, feed = make(tmp_path)
+    there = cluster.move("m.w1", "transfer", [0, 3], 0, 1)
+    cluster.publish([there])
+    go(cluster, feed, 2)
+    assert cluster.told("m.w1", 1).state == "received"
+    cluster.publish([there, cluster.move("m.w1.undo", "transfer", [0, 3], 1, 0, undoes="m.w1")])
+    go(cluster, feed)
+    (path,) = (cluster.checkpoint / "trimtab" / "transfers" / "m.w1.undo").iterdir()
+    path.unlink()
+    cluster.step(feed.rows(), feed.watermark, order=[0, 1, 2])
+    assert cluster.told("m.w1.undo", 0).held_rows > 0
+    go(cluster, feed)
+    assert cluster.told("m.w1.undo", 0).state == "received"
+    cluster.step(feed.rows(), feed.watermark, rebuild=[0])
+    cluster.publish([])
+    go(cluster, feed, 4)
+    cluster.check()
