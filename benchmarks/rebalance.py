@@ -43,6 +43,7 @@ from trimtab.store import Store
 
 PARTITIONS: Final = 64
 STREAMS: Final = "ABC"
+KEYS_MAX: Final = 2_000_000
 SCHEMA: Final = "user long, price double, at timestamp"
 BATCH_US: Final = 1_000_000
 START_US: Final = 1_700_000_000_000_000
@@ -83,8 +84,8 @@ class Bench:
     def __init__(self, spark: SparkSession, scratch: Path, redis: str, console: Console) -> None:
         self.spark, self.scratch, self.redis, self.console = spark, scratch, redis, console
         self.store = Store(redis)
-        found = spark.range(0, 100_000, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").collect()
-        self.groups: Longs = np.array([row[0] for row in found], np.int64)
+        found = spark.range(0, KEYS_MAX, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").toArrow()
+        self.groups: Longs = found.column("g").to_numpy()
 
     def write(self, name: str, shape: Shape) -> Path:
         """The input files of one trial. Worker 0 of two begins with the even groups."""
@@ -326,7 +327,7 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """A parallel track of a few groups: from the largest old timestamp to the batch that has seen all old ones go."""
-    shape = Shape(rows=10_000, keys=20_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
+    shape = Shape(rows=10_000, keys=50_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
     name = "track"
     directory = bench.write(name, shape)
     bench.console.print("ptlb ...")
