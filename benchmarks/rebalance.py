@@ -277,7 +277,15 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Move all of worker 0's state while the query runs, and look at every batch from the first wave to the last."""
     window = 20
     rows = 2 * options.state // (window * len(STREAMS))
-    shape = Shape(rows=rows, keys=20_000, window_us=window * BATCH_US, lateness_us=BATCH_US, batches=90, first=window)
+    shape = Shape(
+        rows=rows,
+        # So many that a row has about one result.
+        keys=min(window * rows, KEYS_MAX * 9 // 10),
+        window_us=window * BATCH_US,
+        lateness_us=BATCH_US,
+        batches=90,
+        first=window,
+    )
     name = "paced"
     directory = bench.write(name, shape)
     bench.console.print(f"mslb: {options.state:,} state rows ...")
