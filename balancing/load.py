@@ -38,8 +38,8 @@ REBUILDS_IGNORED: Final = 3
 SILENT_BATCHES: Final = 3
 """A worker that was not heard of for so many batches counts as down, where the manager does not say."""
 NS_PER_BYTE: Final = 16.0
-"""Assumed cost of packing, and of unpacking, a byte of state until it was measured. More than has been seen (about 8 with
-the state store's share, benchmarks/rebalance.py): a first wave that is too small costs less than one too large."""
+"""Assumed cost of packing, and of unpacking, a byte of state until it was measured. More than has been seen (about 8
+with the state store's share, benchmarks/rebalance.py): a first wave that is too small costs less than a large one."""
 NS_PER_WORK: Final = 500.0
 """Assumed cost of a row, a probe or a result until it was measured."""
 
