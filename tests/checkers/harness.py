@@ -223,7 +223,7 @@ def executors(root: psutil.Process) -> list[psutil.Process]:
 
 def python_workers(executor: psutil.Process) -> list[psutil.Process]:
     """What the executor's PySpark daemon has forked."""
-    daemons = [p for p in executor.children() if "pyspark.daemon" in " ".join(_cmdline(p))]
+    daemons = [p for p in executor.children() if "spark_daemon" in " ".join(_cmdline(p))]
     return [fork for daemon in daemons for fork in daemon.children()]
 
 
