@@ -11,6 +11,8 @@ SHELL := bash
 PYTHON ?= python3
 ARGS ?=
 LOCKFLAGS ?=
+CASES ?= 50
+SEED ?= 1
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -36,6 +38,10 @@ run: $(PROJECT) ## Run the demo (ARGS are its options)
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
 	$(PY) -m pytest $(ARGS)
+
+.PHONY: test-more
+test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
+	TRIMTAB_CASES=$(CASES) TRIMTAB_SEED=$(SEED) $(PY) -m pytest tests/spark/test_random_queries.py $(ARGS)
 
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom

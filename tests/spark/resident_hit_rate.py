@@ -44,4 +44,4 @@ def main(base: Path, batches: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 27)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 19)

@@ -311,9 +311,9 @@ def test_resident_state_survives_with_many_processes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["batches"] >= 25
+    assert found["batches"] >= 17
     assert found["workers"] == 4
-    assert found["tasks"] >= 25 * 4
+    assert found["tasks"] >= 17 * 4
     assert found["processes"] > 1
     assert found["hit_rate"] > 0.99, found
     assert found["rebuilds"] == [], found
