@@ -98,7 +98,7 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from trimtab.runner.build import build_join, build_writer
     from trimtab.runner.failures import root_cause
 
-    with _redis(job) as url:
+    with _redis(job, tell=options.progress) as url:
         result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
         try:
             query = build_writer(result, job).start()
@@ -108,7 +108,7 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
 
 
 @contextlib.contextmanager
-def _redis(job: JobFile) -> Iterator[str]:
+def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
     """The server that the file names; else one for this run, where `trimtab serve` looks by default if that is free."""
     from trimtab.embedded import EmbeddedRedis
     from trimtab.embedded.redis_server import port_is_free
@@ -118,8 +118,9 @@ def _redis(job: JobFile) -> Iterator[str]:
         yield job.redis
         return
     with EmbeddedRedis(port=DEFAULT_REDIS_PORT if port_is_free(DEFAULT_REDIS_PORT) else None) as server:
-        option = "" if server.port == DEFAULT_REDIS_PORT else f" --redis {server.url}"
-        _note(f"redis is not given: one runs at {server.url} until the end; to move load: trimtab serve{option}")
+        if tell:
+            option = "" if server.port == DEFAULT_REDIS_PORT else f" --redis {server.url}"
+            _note(f"redis is not given: one runs at {server.url} until the end; to move load: trimtab serve{option}")
         yield server.url
 
 
