@@ -91,12 +91,6 @@ def three_way(name: str, seed: int = 21, **changes: Any) -> Case:
     return make_case(seed, theme, name)
 
 
-def kill_executor(holder: psutil.Process) -> None:
-    executor = holder.parents()[1]
-    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
-    executor.kill()
-
-
 def kill_python_workers(holder: psutil.Process) -> None:
     executor = holder.parents()[1]
     forks = python_workers(executor)
@@ -105,26 +99,18 @@ def kill_python_workers(holder: psutil.Process) -> None:
         fork.kill()
 
 
-@pytest.mark.parametrize(
-    ("kill", "place"), [(kill_executor, "output"), (kill_python_workers, "output"), (kill_python_workers, "input")]
-)
-def test_kill_in_mid_batch(
-    kill: Callable[[psutil.Process], None], place: str, spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path
-) -> None:
-    running = Running(three_way(f"{kill.__name__}-{place}"), tmp_path, spark, redis.url)
+def test_python_workers_killed_before_the_join(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:
+    """At the input nothing is joined yet. Killed after the join, and executors killed: test_rebalance.py."""
+    running = Running(three_way("killed-early"), tmp_path, spark, redis.url)
     query = running.start()
     query.processAllAvailable()
-    running.gate.shut(place)
+    running.gate.shut("input")
     running.hand_out()
-    with running.gate.holding(place, running.run, query) as batch:
-        kill(running.gate.holder(place))
+    with running.gate.holding("input", running.run, query) as batch:
+        kill_python_workers(running.gate.holder("input"))
         assert not running.run.committed(batch)
     query.processAllAvailable()
     assert running.run.committed(batch)
-    if place == "output":
-        # The attempt that was killed had taken the resident state along.
-        found = running.store.reports(running.case.query.name, batch).values()
-        assert "rebuild" in {report.resident for report in found}
     running.finish()
 
 
@@ -188,37 +174,6 @@ def open_migrations(run: Run) -> set[str]:
     return {move.id.partition(".")[0] for move in moves_of(epoch)}
 
 
-def test_redis_emptied_between_two_batches(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:
-    running = Running(three_way("emptied"), tmp_path, spark, redis.url)
-    query = running.start()
-    query.processAllAvailable()
-    bound = Checkpoint(str(running.run.checkpoint)).bound_epoch(running.run.last_bound())
-    running.store.client.flushall()
-    running.hand_out()
-    query.processAllAvailable()
-    poll(lambda: alarm_kinds(running) == ["redis-went-back"], "the alarm")
-    assert_published(running.store, bound)
-    running.finish()
-
-
-def test_redis_killed_and_back_empty(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:
-    running = Running(three_way("killed"), tmp_path, spark, redis.url)
-    query = running.start()
-    query.processAllAvailable()
-    bound = Checkpoint(str(running.run.checkpoint)).bound_epoch(running.run.last_bound())
-    running.gate.shut("input")
-    running.hand_out()
-    with running.gate.holding("input", running.run, query):
-        redis.kill()
-    query.processAllAvailable()
-    redis.start()
-    running.hand_out()
-    query.processAllAvailable()
-    poll(lambda: {"redis-went-back", "redis-away"} <= set(alarm_kinds(running)), "both alarms", 30)
-    assert_published(running.store, bound)
-    running.finish()
-
-
 def test_redis_gone_for_good(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:
     running = Running(three_way("gone"), tmp_path, spark, redis.url)
     query = running.start()
@@ -228,10 +183,6 @@ def test_redis_gone_for_good(spark: SparkSession, redis: EmbeddedRedis, tmp_path
     with running.gate.holding("output", running.run, query):
         redis.stop()
     running.finish()
-
-
-def alarm_kinds(running: Running) -> list[str]:
-    return [entry["kind"] for entry in running.store.alarms(running.case.query.name)]
 
 
 def assert_published(store: Store, epoch: Epoch) -> None:
