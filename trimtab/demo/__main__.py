@@ -77,9 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Joins three skewed streams on local executors while the manager levels their load, and has DuckDB "
         "check the result.",
     )
-    parser.add_argument("--duration", type=seconds, default=90.0, metavar="TIME", help="of streaming (90s)")
+    parser.add_argument("--duration", type=seconds, default=75.0, metavar="TIME", help="of streaming (75s)")
     parser.add_argument(
-        "--rows", type=_positive, default=30_000, metavar="N", help="rows per second of event time, all streams (30000)"
+        "--rows", type=_positive, default=20_000, metavar="N", help="rows per second of event time, all streams (20000)"
     )
     parser.add_argument("--no-balance", dest="balance", action="store_false", help="leave the skew as it is")
     parser.add_argument("--workers", type=_workers, default=4, metavar="N", help="workers of the join (4)")
