@@ -40,6 +40,8 @@ POLL_S: Final = 0.25
 PLAIN_EVERY_S: Final = 5.0
 BACKLOG_BATCHES: Final = 2
 """So many batches' rows may wait to be read: enough that the query never waits for them."""
+SKEWED_BATCHES: Final = work.LATENESS_US // (work.SLICES_PER_BATCH * work.SLICE_US) + 6
+"""By then the state is full, and the skew has been seen for some batches: now the balancer may act."""
 BALANCER: Final = {"enabled": True, "cool_down_s": 5.0, "min_batches": 3}
 """Quicker than the defaults, since the demo is short."""
 
@@ -174,11 +176,12 @@ def _stream(
             end = begun + options.duration_s
             if not stop:
                 producer.start()
-            if manager is not None:
-                manager.put(f"/v1/queries/{NAME}/auto", BALANCER)
             while not stop and time.monotonic() < end:
                 # From the third batch on there is a watermark that a row may be late for.
                 producer.late_allowed = board.batch >= 2
+                if manager is not None and board.batch >= SKEWED_BATCHES:
+                    manager.put(f"/v1/queries/{NAME}/auto", BALANCER)
+                    manager = None
                 left = max(0.0, end - time.monotonic())
                 watch.once()
                 screen(f"{left:3.0f} s left")
