@@ -21,7 +21,9 @@ TIMEOUT_S = 240
 JOB = """
 spark:
   master: local[2]
-  config: {{spark.sql.session.timeZone: UTC}}
+  config:
+    spark.sql.session.timeZone: UTC
+    spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"   # over before the second compiler would pay
 checkpoint: {base}/checkpoint
 query:
   name: tiny
