@@ -10,7 +10,6 @@ from api.access import Caller
 from api.backend import Backend, not_found
 from api.problems import Problem, unavailable
 from api.schemas import Manner, ProposalBody
-from balancing.pacing import budget
 from balancing.policies import Drain, Fill, Level, Pairwise, Policy
 from balancing.proposal import Proposal, make_proposal, parse_proposal, stale
 from balancing.settings import Settings
@@ -27,8 +26,6 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
     if load is None:
         raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
     settings = _settings(await use.store.auto(query), body)
-    ns_per_byte = max(load.export_ns_per_byte, load.import_ns_per_byte)
-    wave_bytes = budget(median_batch_ms=load.batch_ms, ns_per_byte=ns_per_byte, max_pause_ms=settings.max_pause_ms)
     try:
         # Up to a second for 10,000 groups on 500 workers: not on the loop that keeps the manager's lease.
         proposal = await asyncio.to_thread(
@@ -38,7 +35,7 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
             settings,
             id=name,
             strategy=body.strategy,
-            wave_bytes=wave_bytes,
+            wave_bytes=load.wave_bytes(settings.max_pause_ms),
             reason=body.reason,
         )
     except InvalidInput as error:

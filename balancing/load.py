@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from balancing.pacing import budget
 from balancing.settings import Measure
 from balancing.smoothing import FixedCost, Floats, Rates, Ratio
 from trimtab.epochs import Epoch
@@ -112,6 +113,14 @@ class Snapshot:
     def group_load(self, measure: Measure) -> Floats:
         column = {"cpu": self.group_cpu, "bytes": self.group_bytes, "rows": self.group_rows}[measure]
         return np.array(column, np.float64)
+
+    def wave_bytes(self, max_pause_ms: float | None) -> int | None:
+        """How much state may move at a time so that no batch takes too much longer."""
+        return budget(
+            max_pause_ms=max_pause_ms,
+            median_batch_ms=self.batch_ms,
+            ns_per_byte=max(self.export_ns_per_byte, self.import_ns_per_byte),
+        )
 
     def placed(self) -> Ints:
         """The worker of each group once the open moves have ended."""

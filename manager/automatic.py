@@ -11,7 +11,6 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from balancing.pacing import budget
 from balancing.policies import Level, Pairwise, Policy
 from balancing.proposal import Proposal, make_proposal
 from balancing.settings import Settings
@@ -68,11 +67,7 @@ class Automatic:
                 POLICIES[settings.policy],
                 settings,
                 id=f"p-{secrets.token_hex(6)}",
-                wave_bytes=budget(
-                    max_pause_ms=settings.max_pause_ms,
-                    median_batch_ms=snapshot.batch_ms,
-                    ns_per_byte=max(snapshot.export_ns_per_byte, snapshot.import_ns_per_byte),
-                ),
+                wave_bytes=snapshot.wave_bytes(settings.max_pause_ms),
                 reason=decision.why,
             )
             decision = accept(decision, proposal, settings, now_ms())

@@ -42,6 +42,7 @@ from manager.lease import Fenced, Lease
 from manager.requests import Rebalance, View, parse_rebalance
 from manager.settings import ManagerSettings, Rules
 from manager.snapshots import save_snapshot
+from manager.stalls import Stalls
 from manager.store import Json, ManagerStore, now_ms
 from manager.takeup import outcome_of
 from manager.watch import Watch
@@ -97,6 +98,7 @@ class QueryRunner:
         self._journal = journal.Journal(store.client, query, self.lease)
         self._inbox = Inbox(self)
         self._automatic = Automatic(self)
+        self._stalls = Stalls(self.settings.stalled_s, clock)
         self._crash = crash
         self._clock = clock
         self._loaded = False
@@ -255,6 +257,8 @@ class QueryRunner:
             for event in observe(self.migrations[name], batch, taken):
                 if name in self.migrations:
                     await self.handle(event)
+        for notice in self._stalls.look(batch, self.migrations.values()):
+            await self.tell(notice.kind, notice.text, {"migration": notice.migration})
 
     async def _agree_with(self, batch: CommittedBatch) -> None:
         """Redis may have lost writes, or all of them: the bound epoch is right."""

@@ -33,6 +33,8 @@ class ManagerSettings:
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     snapshot_s: float = 1.0
     """Between two snapshots of the load that the leader writes for others."""
+    stalled_s: float = 30.0
+    """A parallel track whose event time stands still for so long is reported as stalled."""
     warm_up_batches: int = 20
     """Committed batches that a manager that starts reads again, so that it knows the load at once."""
 

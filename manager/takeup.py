@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from balancing.load import Snapshot
-from balancing.pacing import budget
 from balancing.policies.policy import SuggestedMove
 from balancing.proposal import parse_proposal, stale
 from balancing.protocols.migration import COMMITTED, IN_PART, Migration, Pace, Request
@@ -61,7 +60,9 @@ def accept(request: RebalanceRequest, seen: View, snapshot: Snapshot | None, now
                 requested_by=request.by,
                 rebalance=request.id,
                 created_ms=now_ms,
-                pace=Pace(wave_bytes=wave_bytes(request, snapshot), order=request.order),
+                pace=Pace(
+                    wave_bytes=snapshot.wave_bytes(request.max_pause_ms) if snapshot else None, order=request.order
+                ),
             )
         )
     names = tuple(each.id for each in migrations)
@@ -83,7 +84,9 @@ def choose_strategy(
 
 
 def explain_choice(request: RebalanceRequest, moves: Sequence[SuggestedMove], snapshot: Snapshot) -> Choice:
-    return choose(snapshot, moves, wave_bytes=wave_bytes(request, snapshot), max_pause_ms=request.max_pause_ms)
+    return choose(
+        snapshot, moves, wave_bytes=snapshot.wave_bytes(request.max_pause_ms), max_pause_ms=request.max_pause_ms
+    )
 
 
 def likely(move: MoveRequest, seen: View, snapshot: Snapshot) -> tuple[SuggestedMove, ...]:
@@ -98,17 +101,6 @@ def likely(move: MoveRequest, seen: View, snapshot: Snapshot) -> tuple[Suggested
         }
         groups = nearest(owned, (move.share or 0.0) * sum(owned.values()))
     return (SuggestedMove(sender=move.sender, receiver=move.receiver, groups=groups),)
-
-
-def wave_bytes(request: RebalanceRequest, snapshot: Snapshot | None) -> int | None:
-    """How much state may move at a time so that no batch takes too much longer."""
-    if snapshot is None:
-        return None
-    return budget(
-        max_pause_ms=request.max_pause_ms,
-        median_batch_ms=snapshot.batch_ms,
-        ns_per_byte=max(snapshot.export_ns_per_byte, snapshot.import_ns_per_byte),
-    )
 
 
 def outcome_of(migrations: Sequence[Json | Migration]) -> RebalanceState | None:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from trimtab.embedded.redis_server import EmbeddedRedis
 
 # A property holds or it does not; how long a case takes on a loaded machine says nothing about it.
 settings.register_profile("trimtab", deadline=None)
 settings.load_profile("trimtab")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    """A real Redis-protocol server, empty at first, for the tests of one module."""
+    with EmbeddedRedis() as running:
+        yield running

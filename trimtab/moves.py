@@ -116,10 +116,6 @@ class Routing:
     also: Int32s
     """A second worker that gets a copy (PTLB step 3), or NOBODY."""
 
-    @property
-    def duplicates(self) -> bool:
-        return bool((self.also != NOBODY).any())
-
 
 def is_switched(move: Move, epoch_before: int) -> bool:
     """Whether a transfer's rows go to the receiver already, given the epoch of the batch before."""

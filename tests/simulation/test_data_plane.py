@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from trimtab.embedded import EmbeddedRedis
 from trimtab.moves import Move
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture

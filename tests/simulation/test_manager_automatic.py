@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.redis
 EAGER = Settings(auto=True, cool_down_s=0.0, min_batches=3, min_busy=0.0, max_pause_ms=1000.0)
 SKEWED = (8, 1, 8, 1, 8, 1, 8, 1)
 """Rows by group. Even groups belong to worker 0 of two."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture

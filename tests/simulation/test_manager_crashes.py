@@ -7,7 +7,6 @@ steps of PTLB and the 8 of MSLB, twice each (reliability.md, first row of the fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.redis
 
 STEPS = [("ptlb", step) for step in range(1, 6)] + [("mslb", step) for step in range(1, 9)]
 POINTS = [f"{when}:{name}:{step}" for name, step in STEPS for when in ("before", "after")]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

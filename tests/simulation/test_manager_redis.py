@@ -7,7 +7,7 @@ committed or rolled back, with nothing lost and nothing doubled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.redis
 
 PTLB = [f"{when}:ptlb:{step}" for step in range(1, 6) for when in ("before", "after")]
 MSLB = [f"{when}:mslb:{step}" for step in range(1, 9) for when in ("before", "after")]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture

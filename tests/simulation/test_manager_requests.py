@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.redis
 
 BEFORE = (0, 1, 2, 0, 1, 2)
 AFTER = (1, 1, 2, 1, 1, 2)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture
@@ -231,15 +224,33 @@ def test_cancelling_a_rebalance_cancels_all_of_it(server: EmbeddedRedis, raw: re
     asyncio.run(scenario())
 
 
-def test_a_stalled_watermark_can_be_cancelled(server: EmbeddedRedis, raw: redis.Redis) -> None:
+def test_a_stalled_watermark_is_told_and_can_be_cancelled(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """An idle stream holds the parallel track open: said once, said again when it goes on, and there is a way back."""
+
     async def scenario() -> None:
-        async with World(server) as world:
-            world.manager("m")
+        async with World(server, window=50) as world:
+
+            async def told(kind: str) -> list[str]:
+                return [each.text for each in await world.store.newest_events(world.query, 1000) if each.kind == kind]
+
+            world.manager("m", stalled_s=0.05)
             await world.ask(move(), strategy="ptlb")
             await world.until(lambda: world.plane.bound.migrations, "the move being open")
             world.plane.watermark_stalls = True
+            await world.until(lambda: told("stalled"), "word of it")
+            world.plane.watermark_stalls = False
+            await world.until(lambda: told("goes-on"), "word that it goes on")
+            world.plane.watermark_stalls = True
+
+            async def twice() -> bool:
+                return len(await told("stalled")) == 2
+
+            await world.until(twice, "word of the second time")
             committed = world.plane.committed
             await world.until(lambda: world.plane.committed > committed + 10, "ten batches")
+            stalled = await told("stalled")
+            assert len(stalled) == 2, "once each time"
+            assert "r1-1: event time has stood still" in stalled[0] and "trimtab cancel r1-1" in stalled[0]
             assert (await world.migration()).state == State.DUPLICATING
             await world.cancel(migration="r1-1")
             assert (await world.ended()).state == "rolled-back"

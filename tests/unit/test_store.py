@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +15,6 @@ from trimtab.errors import InvalidInput, RedisUnreachable
 from trimtab.moves import Move
 from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
 from trimtab.store import Store, redacted, successor
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
 
 
 @pytest.fixture
