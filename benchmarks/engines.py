@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.workload import SCHEMA, Workload
+from split_union.session import LOCAL_FILES
 from trimtab import JoinQuery, Stream
 from trimtab.store import Store
 
@@ -70,6 +71,7 @@ def native_result(
         )
         spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    spark.conf.set(*LOCAL_FILES)
     window = f"interval {workload.window_us} microseconds"
     renamed = {
         stream: frame.withWatermark("at", LATENESS).select(*(F.col(c).alias(f"{stream}_{c}") for c in frame.columns))
@@ -88,8 +90,8 @@ def native_result(
     return reduce(joined, others, renamed[first])
 
 
-def run(result: DataFrame, checkpoint: Path, output: Path) -> list[dict[str, Any]]:
-    """Run over all files to the end; returns Spark's own account of each batch."""
+def run(result: DataFrame, checkpoint: Path, output: Path, seconds: float | None = None) -> list[dict[str, Any]]:
+    """Run over all files to the end, or for some time; returns Spark's own account of each batch."""
     query = (
         result.writeStream.format("parquet")
         .option("path", str(output))
@@ -100,7 +102,10 @@ def run(result: DataFrame, checkpoint: Path, output: Path) -> list[dict[str, Any
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    if seconds is None:
+        query.awaitTermination()
+    elif not query.awaitTermination(max(1, int(seconds))):
+        query.stop()
     return [_as_dict(progress) for progress in query.recentProgress]
 
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ BYTES_PER_ROW_MAX = 80
 WORKERS = 2
 WARM = 3
 """Batches that are not counted: the first, which fills the window, and two more."""
-WARM_UP = {"trimtab": Workload("ABC", 100_000, 40), "native": Workload("ABC", 20_000, 8)}
-"""Run once by each engine before anything is measured: the JVMs compile for the first dozens of (short) batches."""
+WARM_UP_ROWS = 4_000_000
+"""Of each stream, at most, to warm up with."""
 
 
 @dataclass
@@ -71,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = session(options.memory)
     outcomes: list[Outcome] = []
     try:
-        _warm_up(spark, options, scratch / "warm", console)
         window = None if options.no_window else _window_cost(spark, options, scratch / "window", console)
         for number, workload in enumerate(_workloads(options)):
             outcomes.append(_compare(spark, workload, options, scratch / str(number), console))
@@ -96,6 +95,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keys", default="uniform,skewed", help="distributions of the keys")
     parser.add_argument("--rounds", type=int, default=3, help="times that each engine runs each workload")
     parser.add_argument("--batches", type=int, default=5, help="measured batches per round")
+    parser.add_argument("--warm-up", type=float, default=40, help="seconds that each engine runs each workload before")
     parser.add_argument("--memory", default="6g", help="memory of each of the two executors")
     parser.add_argument("--native", default="rocksdb,memory", help="state stores for Spark's own join")
     parser.add_argument("--no-window", action="store_true", help="leave out the run with 16 times the window")
@@ -132,13 +132,18 @@ def _megabytes(memory: str) -> int:
     return int(memory[:-1]) * {"g": 1024, "m": 1}[memory[-1].lower()]
 
 
-def _warm_up(spark: SparkSession, options: argparse.Namespace, directory: Path, console: Console) -> None:
-    for engine in ("trimtab", *options.native.split(",")):
-        workload = WARM_UP.get(engine, WARM_UP["native"])
-        console.print(f"warming up: {engine}")
-        write(workload, directory / "in")
-        _run(spark, engine, workload, directory, WARM)
-        shutil.rmtree(directory)
+def _warm_up(
+    spark: SparkSession, workload: Workload, chosen: list[str], seconds: float, directory: Path, console: Console
+) -> None:
+    """Let each engine run the same workload for the same time first: the JVMs compile for hundreds of short batches."""
+    if seconds <= 0:
+        return
+    write(replace(workload, batches=max(WARM_UP_ROWS // workload.rows, 1), seed=workload.seed + 1), directory / "in")
+    for engine in chosen:
+        console.print(f"{workload.name}: warming up for {seconds:.0f} s, {engine} ...")
+        _run(spark, engine, workload, directory, WARM, seconds)
+        shutil.rmtree(directory / engine)
+    shutil.rmtree(directory)
 
 
 def _compare(
@@ -146,6 +151,7 @@ def _compare(
 ) -> Outcome:
     write(workload, directory / "in")
     chosen = ["trimtab", *options.native.split(",")]
+    _warm_up(spark, workload, chosen, options.warm_up, directory / "warm", console)
     rounds: list[dict[str, engines.Measured]] = []
     for number in range(options.rounds):
         measured = {}
@@ -175,21 +181,23 @@ def _compare(
     )
 
 
-def _run(spark: SparkSession, engine: str, workload: Workload, directory: Path, warm: int) -> engines.Measured:
-    """One engine over all files, in a session of its own: each needs settings of its own."""
+def _run(
+    spark: SparkSession, engine: str, workload: Workload, directory: Path, warm: int, seconds: float | None = None
+) -> engines.Measured:
+    """One engine over all files, or for some time, in a session of its own: each needs settings of its own."""
     session = spark.newSession()
     inputs = engines.read(session, workload, directory / "in")
     checkpoint, output = directory / engine / "checkpoint", directory / engine / "out"
     if engine != "trimtab":
         result = engines.native_result(session, workload, inputs, WORKERS, engine)
-        return engines.collect(engines.run(result, checkpoint, output), warm)
+        return engines.collect(engines.run(result, checkpoint, output, seconds), warm)
     redis = shared_redis().url
     store = Store(redis)
     store.client.flushall()
     name = f"bench-{directory.name}"
     result = engines.trimtab_result(session, workload, inputs, checkpoint, redis, WORKERS, name)
     stages_before = engines.finished_stages(session)
-    progress = engines.run(result, checkpoint, output)
+    progress = engines.run(result, checkpoint, output, seconds)
     measured = engines.collect(progress, warm)
     engines.add_reports(measured, store, name, progress, warm)
     engines.add_stages(measured, session, stages_before, len(progress), warm)
@@ -213,6 +221,7 @@ def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Pa
     """Batch time with 16 times the window and the same number of results, against the plain window, in turn."""
     times: dict[str, list[float]] = {"small": [], "large": []}
     state_rows: dict[str, int] = {}
+    _warm_up(spark, Workload("ABC", 20_000, 1, window_batches=3), ["trimtab"], options.warm_up, directory, console)
     for number in range(options.rounds):
         for name, batches in (("small", 3), ("large", 3 * WINDOW_FACTOR)):
             workload = Workload("ABC", 20_000, WARM + 15, window_batches=batches)

@@ -56,7 +56,7 @@ def build_join(
     store = Store(redis or shared_redis().url)
     store.check()
     epoch, transfer_key = claim_checkpoint(query, _shape(query, given), checkpoint, store)
-    session.prepare(spark, query.workers)
+    session.prepare(spark, query.workers, checkpoint)
     shipping.ship_packages(spark)
 
     spec = _join_spec(query, given, placed)
@@ -81,7 +81,7 @@ def build_join(
         rebuild=rebuild,
     )
     output = FRAMES_OUTPUT if task.frames_out else travelling
-    joined = routed.groupBy("worker_key").transformWithStateInPandas(JoinWorker(task), output, "Append", "EventTime")
+    joined = routed.groupBy("worker_key").transformWithStateInPandas(JoinWorker(task), output, "Append", "None")
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)

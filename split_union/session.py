@@ -6,7 +6,7 @@ differently is never overwritten: it is refused by name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.errors import InvalidInput
 
@@ -29,6 +29,12 @@ REQUIRED: Final[dict[str, tuple[str, str]]] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "a batch without data runs neither split nor worker"),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("1000000", "rows travel in few large frames"),
 }
+LOCAL_FILES: Final = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""For checkpoints on a local disk (ADR 0007). Both managers of Spark write a temporary file and rename it there; the
+default one starts `readlink` and `chmod` processes for every file, dozens in each batch."""
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -50,10 +56,19 @@ def check(spark: SparkSession, workers: int) -> None:
         )
 
 
-def prepare(spark: SparkSession, workers: int) -> None:
+def prepare(spark: SparkSession, workers: int, checkpoint: str) -> None:
     """Make the settings, which `check` has found to be free."""
     for name, (value, _) in _wanted(workers).items():
         spark.conf.set(name, value)
+    if is_local(spark, checkpoint) and LOCAL_FILES[0] not in spark.conf.getAll:
+        spark.conf.set(*LOCAL_FILES)
+
+
+def is_local(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether Spark finds a checkpoint on a local disk."""
+    context: Any = spark.sparkContext
+    default = str(context._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///"))
+    return (checkpoint if ":" in checkpoint.partition("/")[0] else default).startswith("file:")
 
 
 def _wanted(workers: int) -> dict[str, tuple[str, str]]:

@@ -52,7 +52,7 @@ class SplitTask:
         context = TaskContext.get()
         assert context is not None
         batch, query_id = batch_identity(context)
-        epoch = offset_log.bound_epoch(self.checkpoint, query_id, batch)
+        epoch = offset_log.binding(self.checkpoint, query_id, batch).epoch
         moves = moves_of(epoch)
         routes = routing(epoch, moves, offset_log.epoch_before(self.checkpoint, query_id, batch, epoch))
         watched = sorted({group for move in moves for group in move.groups})

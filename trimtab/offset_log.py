@@ -1,4 +1,4 @@
-"""Reads from a query's checkpoint what Spark recorded there: the query's id and the epoch bound to a batch.
+"""Reads from a query's checkpoint what Spark recorded there: the query's id, a batch's epoch and watermark.
 
 The control source's offset is the epoch (architecture, section 3). Spark writes `offsets/N` before batch N runs and
 replays from it, so this file is the binding: tasks read it and never ask Redis.
@@ -7,6 +7,7 @@ replays from it, so this file is the binding: tasks read it and never ask Redis.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -133,9 +134,17 @@ def _find_mark(line: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+@dataclass(frozen=True)
+class Binding:
+    """What Spark has bound a batch to: the same again, whenever and wherever it is repeated."""
+
+    epoch: Epoch
+    watermark_us: int
+
+
 @lru_cache(maxsize=8)
-def bound_epoch(location: str, query_id: str, batch: int) -> Epoch:
-    """The epoch of a running batch; refuses to run for a query that this checkpoint does not belong to."""
+def binding(location: str, query_id: str, batch: int) -> Binding:
+    """That of a running batch; refuses to run for a query that this checkpoint does not belong to."""
     checkpoint = Checkpoint(location)
     recorded = checkpoint.query_id()
     if recorded != query_id:
@@ -143,7 +152,7 @@ def bound_epoch(location: str, query_id: str, batch: int) -> Epoch:
             f"checkpoint = {location!r} belongs to query {recorded}, but the running query is {query_id}: "
             "start the query with option('checkpointLocation', ...) set to the checkpoint given to join()."
         )
-    return checkpoint.bound_epoch(batch)
+    return Binding(checkpoint.bound_epoch(batch), checkpoint.watermark_us(batch))
 
 
 def epoch_before(location: str, query_id: str, batch: int, epoch: Epoch) -> int:
@@ -151,6 +160,6 @@ def epoch_before(location: str, query_id: str, batch: int, epoch: Epoch) -> int:
     if batch == 0:
         return 0
     if any(move["epoch"] == epoch.number for move in epoch.migrations):
-        return bound_epoch(location, query_id, batch - 1).number
+        return binding(location, query_id, batch - 1).epoch.number
     # Epochs advance by at most one per batch, so every open move was open, or opening, in the batch before.
     return epoch.number - 1

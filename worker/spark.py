@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,6 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
-    ValueState,
 )
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -55,9 +54,10 @@ JSON: how many rows of each group in an open move a split task has seen."""
 FRAMES_OUTPUT = StructType([StructField("frame", BinaryType(), False)])
 
 # Nullable throughout: Spark demands it of state in Avro.
-_RECORD = StructType([StructField("text", StringType())])
 _ROWS_KEY = StructType([StructField("batch", LongType()), StructField("number", IntegerType())])
 _ROWS_VALUE = StructType([StructField("stream", StringType()), StructField("frame", BinaryType())])
+_RECORD_KEY: Final = (-1, 0)
+"""Among the rows, where no batch has its own."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,8 @@ class JoinWorker(StatefulProcessor):
         self.task = task
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._durable = _SparkState(
-            handle.getValueState("record", _RECORD), handle.getMapState("rows", _ROWS_KEY, _ROWS_VALUE)
-        )
+        # One state for rows and record: every state variable costs each task some 10 ms before it begins.
+        self._durable = _SparkState(handle.getMapState("rows", _ROWS_KEY, _ROWS_VALUE))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
@@ -102,15 +101,15 @@ class JoinWorker(StatefulProcessor):
         assert context is not None
         worker = task.worker_keys.index(int(key[0]))
         batch, query_id = batch_identity(context)
-        epoch = offset_log.bound_epoch(task.checkpoint, query_id, batch)
+        bound = offset_log.binding(task.checkpoint, query_id, batch)
         told = _Told({}, {})
         given = BatchInput(
             batch=batch,
             worker=worker,
-            epoch=epoch,
-            epoch_before=offset_log.epoch_before(task.checkpoint, query_id, batch, epoch),
-            watermark_us=timerValues.getCurrentWatermarkInMs() * 1000,
-            watermark_before_us=lambda: offset_log.Checkpoint(task.checkpoint).watermark_us(batch - 1),
+            epoch=bound.epoch,
+            epoch_before=offset_log.epoch_before(task.checkpoint, query_id, batch, bound.epoch),
+            watermark_us=bound.watermark_us,
+            watermark_before_us=lambda: offset_log.binding(task.checkpoint, query_id, batch - 1).watermark_us,
             frames=self._frames(rows, told),
             plan=task.plans[worker],
             rebuild=task.rebuild,
@@ -206,16 +205,15 @@ class _Told:
 class _SparkState:
     """`DurableState` on PySpark's state handles."""
 
-    def __init__(self, record: ValueState, rows: MapState) -> None:
-        self._record = record
+    def __init__(self, rows: MapState) -> None:
         self._rows = rows
 
     def record(self) -> Record | None:
-        value = self._record.get()
-        return None if value is None else parse_record(value[0])
+        value = self._rows.getValue(_RECORD_KEY)
+        return None if value is None else parse_record(bytes(value[1]).decode())
 
     def put_record(self, record: Record) -> None:
-        self._record.update((record.to_text(),))
+        self._rows.updateValue(_RECORD_KEY, ("", record.to_text().encode()))
 
     def put_rows(self, key: DurableKey, stream: str, frame: bytes) -> None:
         self._rows.updateValue(key, (stream, frame))
@@ -231,7 +229,8 @@ class _SparkState:
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        for key in sorted((int(key[0]), int(key[1])) for key in self._rows.keys()):  # noqa: SIM118
+        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
+        for key in sorted(keys):
             yield key, *self.get_rows(key)
 
 
