@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,7 +94,7 @@ class Snapshot:
     slots: Mapping[str, int]
     """Executor -> workers that it runs side by side, as far as seen: one where they share one Python process."""
     plans: Mapping[int, str] = field(default_factory=dict)
-    """Worker -> its plan, where plans differ: unlike ones recompute states after a transfer."""
+    """Worker -> its plan: unlike ones recompute states after a transfer."""
     batches: int = 0
     """With rows, measured since the mapping last changed."""
     batch_ms: float = 1000.0
@@ -171,7 +171,6 @@ class Context:
     excluded: Collection[int] = ()
     window_s: float = 0.0
     lateness_s: float = 0.0
-    plans: Mapping[int, str] = field(default_factory=dict)
 
 
 class LoadModel:
@@ -219,7 +218,7 @@ class LoadModel:
         decay = 0.5 ** (span_s / self._half_life_s)
         usable = {worker: report for worker, report in reports.items() if self._is_typical(report)}
         used = list(usable.values())
-        self._cost.add([_work(each) for each in used], [joining_ns(each) for each in used], span_s, decay)
+        self._cost.add([each.work for each in used], [joining_ns(each) for each in used], span_s, decay)
         self._add_workers(usable, span_s, decay)
         self._add_groups(usable, epoch, span_s, decay)
         self._add_watermark(reports, span_s, decay)
@@ -252,7 +251,7 @@ class LoadModel:
             group_state_rows=tuple(self._group_state_rows.tolist()),
             fixed_cpu_ns_per_s=self._cost.fixed_ns_per_s,
             slots=self._slots_now(),
-            plans=dict(context.plans),
+            plans={worker: report.plan for worker, report in enumerate(self._newest) if report is not None},
             batches=self._batches if epoch.owners == self._owners else 0,
             batch_ms=1000 * statistics.median(self._batch_s) if self._batch_s else 1000.0,
             window_s=context.window_s,
@@ -278,9 +277,8 @@ class LoadModel:
             processes.setdefault(report.executor, set()).add(report.process)
             self._rebuilds[worker] = 0 if report.resident == "hit" else self._rebuilds[worker] + 1
             self._has_hit[worker] |= report.resident == "hit"
-            # Of two workers that have a group (duplicated, or frozen until its import is committed) the fuller counts.
-            np.maximum(state_bytes, _column(report.group_bytes, self._partitions), out=state_bytes)
-            np.maximum(state_rows, _column(report.group_state_rows, self._partitions), out=state_rows)
+            _raise(state_bytes, report.groups, report.group_bytes)
+            _raise(state_rows, report.groups, report.group_state_rows)
         known = np.isin(np.array(self._owners), list(reports)) | (state_rows > 0)
         self._group_bytes[known] = state_bytes[known]
         self._group_state_rows[known] = state_rows[known]
@@ -325,12 +323,11 @@ class LoadModel:
     def _add_groups(self, reports: Mapping[int, WorkerReport], epoch: Epoch, span_s: float, decay: float) -> None:
         cpu, rows = np.zeros(self._partitions), np.zeros(self._partitions)
         for report in reports.values():
-            shares = _column(report.group_cpu_ns, self._partitions)
-            total = shares.sum()
+            total = sum(report.group_cpu_ns)
             if total > 0:
                 moves_along = max(0.0, joining_ns(report) - self._cost.fixed_ns)
-                np.maximum(cpu, shares * (moves_along / total), out=cpu)
-            np.maximum(rows, _column(report.group_rows, self._partitions), out=rows)
+                _raise(cpu, report.groups, [share * moves_along / total for share in report.group_cpu_ns])
+            _raise(rows, report.groups, report.group_rows)
         # A group counts only if all who may have had its rows were heard: a lost report is no idle worker.
         heard = list(reports)
         covered = np.isin(np.array(epoch.owners), heard)
@@ -372,10 +369,6 @@ def joining_ns(report: WorkerReport) -> int:
     return max(0, report.cpu_ns - packing)
 
 
-def _work(report: WorkerReport) -> int:
-    return sum(report.group_rows) + sum(report.group_probes) + sum(report.group_results)
-
-
-def _column(values: list[int], size: int) -> Floats:
-    """A report's list by group; a worker that had nothing to say of groups left it empty."""
-    return np.array(values, np.float64) if len(values) == size else np.zeros(size, np.float64)
+def _raise(column: Floats, groups: list[int], values: Sequence[float]) -> None:
+    """Of two workers that have a group (duplicated, or frozen until its import is committed) the fuller counts."""
+    column[groups] = np.maximum(column[groups], values)

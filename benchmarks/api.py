@@ -199,6 +199,7 @@ def _report(batch: int, worker: int, rows: list[int]) -> WorkerReport:
         watermark_us=batch * 500_000,
         cpu_ns=total * 2_000,
         resident="hit",
+        groups=list(range(len(rows))),
         group_rows=rows,
         group_probes=rows,
         group_results=[each // 3 for each in rows],

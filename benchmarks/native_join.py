@@ -37,8 +37,10 @@ BYTES_PER_ROW_MAX = 80
 WORKERS = 2
 WARM = 3
 """Batches that are not counted: the first, which fills the window, and two more."""
-WARM_UP_ROWS = 4_000_000
+WARM_UP_ROWS = 6_000_000
 """Of each stream, at most, to warm up with."""
+WARM_UP_SHARE = 1 / 6
+"""Of the warm-up at the start, what each workload has again for itself."""
 
 
 @dataclass
@@ -71,8 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = session(options.memory)
     outcomes: list[Outcome] = []
     try:
+        workloads = _workloads(options)
+        # The shortest batches go through the most code in a given time.
+        shortest = min(workloads, key=lambda each: (each.rows, -len(each.streams)))
+        _warm_up(spark, shortest, _engines(options), options.warm_up, scratch / "warm", console)
         window = None if options.no_window else _window_cost(spark, options, scratch / "window", console)
-        for number, workload in enumerate(_workloads(options)):
+        for number, workload in enumerate(workloads):
             outcomes.append(_compare(spark, workload, options, scratch / str(number), console))
     finally:
         spark.stop()
@@ -95,7 +101,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keys", default="uniform,skewed", help="distributions of the keys")
     parser.add_argument("--rounds", type=int, default=3, help="times that each engine runs each workload")
     parser.add_argument("--batches", type=int, default=5, help="measured batches per round")
-    parser.add_argument("--warm-up", type=float, default=40, help="seconds that each engine runs each workload before")
+    parser.add_argument("--warm-up", type=float, default=120, help="seconds that each engine runs before it counts")
     parser.add_argument("--memory", default="6g", help="memory of each of the two executors")
     parser.add_argument("--native", default="rocksdb,memory", help="state stores for Spark's own join")
     parser.add_argument("--no-window", action="store_true", help="leave out the run with 16 times the window")
@@ -110,6 +116,10 @@ def _workloads(options: argparse.Namespace) -> list[Workload]:
         for keys in options.keys.split(",")
         for rows in map(int, options.rows.split(","))
     ]
+
+
+def _engines(options: argparse.Namespace) -> list[str]:
+    return ["trimtab", *options.native.split(",")]
 
 
 def session(memory: str) -> SparkSession:
@@ -135,23 +145,24 @@ def _megabytes(memory: str) -> int:
 def _warm_up(
     spark: SparkSession, workload: Workload, chosen: list[str], seconds: float, directory: Path, console: Console
 ) -> None:
-    """Let each engine run the same workload for the same time first: the JVMs compile for hundreds of short batches."""
+    """Let each engine run the same workload for the same time: the JVMs compile for hundreds of short batches."""
     if seconds <= 0:
         return
     write(replace(workload, batches=max(WARM_UP_ROWS // workload.rows, 1), seed=workload.seed + 1), directory / "in")
     for engine in chosen:
         console.print(f"{workload.name}: warming up for {seconds:.0f} s, {engine} ...")
         _run(spark, engine, workload, directory, WARM, seconds)
-        shutil.rmtree(directory / engine)
-    shutil.rmtree(directory)
+        # The query was stopped: its last tasks may still be tidying up.
+        shutil.rmtree(directory / engine, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _compare(
     spark: SparkSession, workload: Workload, options: argparse.Namespace, directory: Path, console: Console
 ) -> Outcome:
     write(workload, directory / "in")
-    chosen = ["trimtab", *options.native.split(",")]
-    _warm_up(spark, workload, chosen, options.warm_up, directory / "warm", console)
+    chosen = _engines(options)
+    _warm_up(spark, workload, chosen, options.warm_up * WARM_UP_SHARE, directory / "warm", console)
     rounds: list[dict[str, engines.Measured]] = []
     for number in range(options.rounds):
         measured = {}
@@ -221,7 +232,6 @@ def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Pa
     """Batch time with 16 times the window and the same number of results, against the plain window, in turn."""
     times: dict[str, list[float]] = {"small": [], "large": []}
     state_rows: dict[str, int] = {}
-    _warm_up(spark, Workload("ABC", 20_000, 1, window_batches=3), ["trimtab"], options.warm_up, directory, console)
     for number in range(options.rounds):
         for name, batches in (("small", 3), ("large", 3 * WINDOW_FACTOR)):
             workload = Workload("ABC", 20_000, WARM + 15, window_batches=batches)

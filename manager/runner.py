@@ -399,8 +399,11 @@ class QueryRunner:
 
     def _group_bytes(self, groups: Iterable[int]) -> dict[int, int]:
         """Of the fuller, where two workers have a group."""
-        lists = [report.group_bytes for report in self.watch.newest.values() if report.group_bytes]
-        return {group: max((sizes[group] for sizes in lists), default=0) for group in groups}
+        largest: dict[int, int] = {}
+        for report in self.watch.newest.values():
+            for group, size in zip(report.groups, report.group_bytes, strict=True):
+                largest[group] = max(size, largest.get(group, 0))
+        return {group: largest.get(group, 0) for group in groups}
 
     async def _publish(self) -> None:
         """The epoch that all states together mean; only when the last one published is bound, so none is skipped."""

@@ -14,7 +14,7 @@ REPORT_TTL_S: Final = 900
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """One worker's account of one batch. Numbers per group are lists indexed by partition."""
+    """One worker's account of one batch."""
 
     query: str
     batch: int
@@ -42,7 +42,11 @@ class WorkerReport:
     cpu_ns: int
     resident: str
     """"hit": the resident state was found; "rebuild": it was made again from the durable one."""
+    plan: str = ""
     phase_ns: dict[str, int] = field(default_factory=dict)
+    groups: list[int] = field(default_factory=list)
+    """The partition groups that this worker had rows, work or state of; the lists below say how much of each, in this
+    order. A query may have thousands of groups, and a worker a few of them."""
     group_rows: list[int] = field(default_factory=list)
     group_probes: list[int] = field(default_factory=list)
     group_results: list[int] = field(default_factory=list)
@@ -55,6 +59,11 @@ class WorkerReport:
     """PartitionsToMove (step 2 of both protocols): the answer to each migration's question in the epoch."""
     seen_rows: dict[str, int] = field(default_factory=dict)
     """Rows of groups in open moves, by group, as split tasks counted them before routing; each told to one worker."""
+
+    @property
+    def work(self) -> int:
+        """Tuples handled: what a batch's rows caused. CPU time would count a batch's fixed cost, too."""
+        return sum(self.group_rows) + sum(self.group_probes) + sum(self.group_results)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

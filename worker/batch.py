@@ -57,6 +57,7 @@ class BatchOutcome:
     late: dict[str, int] = field(default_factory=dict)
     results: int = 0
     hit: bool = False
+    plan: str = ""
     state_rows: int = 0
     combined_rows: int = 0
     index_bytes: int = 0
@@ -101,6 +102,7 @@ def run_batch(
             else:
                 engine = _rebuilt(spec, directory, durable, record, given.plan)
                 outcome.hit = record is None
+        outcome.plan = str(engine.plan)
         late_us = _late_us(given, record)
         _join(engine, given, late_us, moves, durable, outcome, result_schema)
         with outcome.phase("state"):
@@ -112,7 +114,7 @@ def run_batch(
                     fence=given.epoch.fence,
                     watermark_us=given.watermark_us,
                     horizon_us=engine.horizon,
-                    plan=str(engine.plan),
+                    plan=outcome.plan,
                     groups=moves.groups,
                     barriers={str(group): since for group, since in moves.barriers.items()},
                     roles=list(moves.roles.values()),

@@ -159,6 +159,8 @@ class JoinWorker(StatefulProcessor):
         assert outcome.load is not None and outcome.group_state_rows is not None
         load = outcome.load
         share = load.rows + load.probes + load.results
+        groups = np.flatnonzero(share + outcome.group_state_rows)
+        group_state_rows = outcome.group_state_rows[groups]
         total_bytes = outcome.index_bytes + outcome.payload_bytes
         report = WorkerReport(
             query=self.task.query,
@@ -180,13 +182,15 @@ class JoinWorker(StatefulProcessor):
             watermark_us=given.watermark_us,
             cpu_ns=cpu_ns,
             resident="hit" if outcome.hit else "rebuild",
+            plan=outcome.plan,
             phase_ns=outcome.phase_ns,
-            group_rows=load.rows.tolist(),
-            group_probes=load.probes.tolist(),
-            group_results=load.results.tolist(),
-            group_state_rows=outcome.group_state_rows.tolist(),
-            group_bytes=_apportioned(total_bytes, outcome.group_state_rows),
-            group_cpu_ns=_apportioned(cpu_ns, share),
+            groups=groups.tolist(),
+            group_rows=load.rows[groups].tolist(),
+            group_probes=load.probes[groups].tolist(),
+            group_results=load.results[groups].tolist(),
+            group_state_rows=group_state_rows.tolist(),
+            group_bytes=_apportioned(total_bytes, group_state_rows),
+            group_cpu_ns=_apportioned(cpu_ns, share[groups]),
             moves=outcome.moves,
             chosen=outcome.chosen,
             seen_rows=told.seen_rows,

@@ -312,6 +312,7 @@ class DataPlane:
             ROW_BYTES * (len(state.rows.get(g, ())) + len(state.frozen.get(g, ()))) for g in range(self.partitions)
         ]
         cpu = [count * CPU_NS_PER_ROW for count in group_rows]
+        groups = [group for group in range(self.partitions) if group_rows[group] or group_bytes[group]]
         chosen = {}
         for command in commands_of(epoch):
             if command.worker == worker:
@@ -344,12 +345,13 @@ class DataPlane:
             cpu_ns=sum(cpu),
             resident="hit",
             phase_ns={},
-            group_rows=group_rows,
-            group_probes=group_rows,
-            group_results=[made.get((worker, group), 0) for group in range(self.partitions)],
-            group_state_rows=[len(state.rows.get(group, ())) for group in range(self.partitions)],
-            group_bytes=group_bytes,
-            group_cpu_ns=cpu,
+            groups=groups,
+            group_rows=[group_rows[group] for group in groups],
+            group_probes=[group_rows[group] for group in groups],
+            group_results=[made.get((worker, group), 0) for group in groups],
+            group_state_rows=[len(state.rows.get(group, ())) for group in groups],
+            group_bytes=[group_bytes[group] for group in groups],
+            group_cpu_ns=[cpu[group] for group in groups],
             moves=[
                 self._move_report(move, worker, state, before, arrived, made, suppressed)
                 for move in moves

@@ -19,6 +19,8 @@ NS_PER_WORK = 1_000
 def report(worker: int, batch: int, group_rows: list[int], **changes: Any) -> WorkerReport:
     """A worker whose cost is exactly fixed + rows x cost, apportioned to its groups by rows."""
     rows = sum(group_rows)
+    groups = [group for group, each in enumerate(group_rows) if each]
+    group_rows = [group_rows[group] for group in groups]
     cpu_ns = FIXED_NS + rows * NS_PER_WORK
     given = WorkerReport(
         query="q",
@@ -40,6 +42,7 @@ def report(worker: int, batch: int, group_rows: list[int], **changes: Any) -> Wo
         watermark_us=(batch + 1) * 1_000_000,
         cpu_ns=cpu_ns,
         resident="hit",
+        groups=groups,
         group_rows=group_rows,
         group_state_rows=group_rows,
         group_bytes=[100 * each for each in group_rows],
@@ -69,6 +72,14 @@ def test_what_a_worker_costs_when_idle_is_no_load_of_its_groups() -> None:
     assert "work" in seen.measured
     assert seen.group_cpu == pytest.approx((6e6, 3e6, 1e6, 0.0), rel=1e-3)
     assert seen.worker_loads("cpu").tolist() == pytest.approx([FIXED_NS + 9e6, FIXED_NS + 1e6], rel=1e-3)
+
+
+def test_plans_are_the_workers_own() -> None:
+    """A transfer between unlike ones recomputes states, and a forecast must know."""
+    model = LoadModel(partitions=4, workers=2)
+    given = {0: report(0, 0, [1, 1, 0, 0], plan="((A B) C)"), 1: report(1, 0, [0, 0, 1, 1], plan="(A B C)")}
+    model.add(given, EPOCH, span_s=1.0)
+    assert snapshot(model).plans == {0: "((A B) C)", 1: "(A B C)"}
 
 
 def test_where_all_workers_do_the_same_no_fixed_cost_is_guessed() -> None:

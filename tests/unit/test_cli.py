@@ -125,5 +125,6 @@ def _report(worker: int) -> WorkerReport:
         watermark_us=0,
         cpu_ns=5_000_000,
         resident="hit",
+        groups=[0],
         group_rows=[5],
     )

@@ -215,6 +215,7 @@ def _report(batch: int, worker: int, rows: int, resident: str) -> WorkerReport:
         watermark_us=START,
         cpu_ns=1_000_000,
         resident=resident,
+        groups=[0],
         group_rows=[rows],
         group_probes=[0],
         group_results=[0],

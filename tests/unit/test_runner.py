@@ -281,6 +281,7 @@ def _report(worker: int, load: int) -> WorkerReport:
         watermark_us=0,
         cpu_ns=5_000_000,
         resident="hit",
+        groups=[0],
         group_rows=[load // 2],
         group_probes=[load // 2],
         group_results=[0],

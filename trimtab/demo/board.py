@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trimtab.reports import WorkerReport
 from trimtab.runner.progress import BatchProgress, plain_watermark
-from trimtab.runner.worker_table import load_of, shares
+from trimtab.runner.worker_table import shares
 
 SPEED_BATCHES: Final = 5
 RECENT_S: Final = 6.0
@@ -81,7 +81,7 @@ class Board:
 
     def _note_homes(self, worker: int, report: WorkerReport) -> None:
         """Which groups' rows came to another worker than at first."""
-        for group, rows in enumerate(report.group_rows):
+        for group, rows in zip(report.groups, report.group_rows, strict=True):
             if rows and self._homes.setdefault(group, worker) != worker:
                 self._moved.add(group)
 
@@ -93,7 +93,7 @@ class Board:
         seconds = max(0.001, sum(span for span, _ in self._recent))
         workers = sorted(newest)
         seen = {worker: [reports[worker] for _, reports in self._recent if worker in reports] for worker in workers}
-        parts = shares([sum(map(load_of, seen[worker])) for worker in workers])
+        parts = shares([sum(report.work for report in seen[worker]) for worker in workers])
         return [
             WorkerLine(
                 worker=worker,

@@ -9,11 +9,6 @@ from rich.table import Table
 from trimtab.reports import WorkerReport
 
 
-def load_of(report: WorkerReport) -> int:
-    """Work that a batch's rows caused, in tuples handled: CPU time would count a batch's fixed cost, too."""
-    return sum(report.group_rows) + sum(report.group_probes) + sum(report.group_results)
-
-
 def shares(loads: Sequence[float]) -> list[float]:
     """Parts of the whole; zero all over if there is no load."""
     whole = sum(loads)
@@ -28,7 +23,7 @@ def newest_reports(reports: Iterable[WorkerReport]) -> Table:
         table.add_column(name, justify="right")
     for name in ("state rows", "state MB", "CPU ms", "share", "resident"):
         table.add_column(name, justify="right")
-    for report, share in zip(ordered, shares([load_of(report) for report in ordered]), strict=True):
+    for report, share in zip(ordered, shares([report.work for report in ordered]), strict=True):
         table.add_row(
             str(report.worker),
             report.executor,
