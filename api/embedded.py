@@ -10,15 +10,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from starlette.types import ASGIApp
-
-from api.app import create_app
-from api.backend import Backend, always_ready
-from api.events import EventStreams
 from api.gate import GateSettings
 from api.keys import KeyStore, Scope, new_key
-from api.server import Server, ServeSettings, listen
-from manager.service import ManagerService
+from api.server import Server, ServeSettings, listen, prepared
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore, now_ms
 from trimtab.errors import TrimtabError
@@ -90,29 +84,11 @@ class EmbeddedServer:
             self._ready.set()
 
     async def _run(self) -> None:
-        managed, asked = ManagerStore(self.redis_url), ManagerStore(self.redis_url)
-        service = ManagerService(managed, self._manager)
-        streams = EventStreams(asked, self._clock)
-        ready = service.not_ready if self._with_manager else always_ready
-        app = create_app(Backend(asked, streams, not_ready=ready), self._gate, self._clock)
-        self._server = _Told(app, streams, self._ready)
-        try:
-            if self._with_manager:
-                await service.start()
+        async with prepared(
+            ServeSettings(redis=self.redis_url, gate=self._gate or GateSettings()),
+            manager=self._manager,
+            with_manager=self._with_manager,
+            clock=self._clock,
+            listens=self._ready.set,
+        ) as (self._server, _):
             await self._server.serve(sockets=[self._listening])
-        finally:
-            await service.stop()
-            await managed.close()
-            await asked.close()
-
-
-class _Told(Server):
-    """Says when it listens."""
-
-    def __init__(self, app: ASGIApp, streams: EventStreams, ready: threading.Event) -> None:
-        super().__init__(app, streams, ServeSettings())
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready.set()

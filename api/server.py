@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,11 +20,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from api.app import create_app
-from api.backend import Backend
+from api.backend import Backend, always_ready
 from api.events import EventStreams
 from api.gate import GateSettings
 from api.keys import KeyStore
 from manager.service import ManagerService
+from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from trimtab.errors import InvalidInput
 from trimtab.remote.names import DEFAULT_PORT, DEFAULT_REDIS
@@ -47,7 +49,9 @@ class ServeSettings:
 class Server(uvicorn.Server):
     """Ends on a signal without raising it again, and tells event streams first: they would never end by themselves."""
 
-    def __init__(self, app: ASGIApp, streams: EventStreams, settings: ServeSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, streams: EventStreams, settings: ServeSettings, listens: Callable[[], None]
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -63,6 +67,11 @@ class Server(uvicorn.Server):
             )
         )
         self._streams = streams
+        self._listens = listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listens()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,25 +95,41 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) -> None:
-    """Until a signal ends it: requests first, then the manager hands its leases back."""
-    # The API has connections of its own: clients that follow events must not keep the manager from its lease.
+@contextlib.asynccontextmanager
+async def prepared(
+    settings: ServeSettings,
+    *,
+    manager: ManagerSettings | None = None,
+    with_manager: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    listens: Callable[[], None] = lambda: None,
+) -> AsyncIterator[tuple[Server, ManagerStore]]:
+    """A server that is ready to serve, and the API's connection to Redis. Afterwards the manager hands its leases back.
+
+    API and manager have connections of their own: clients that follow events must not keep the manager from its lease.
+    """
     managed, asked = ManagerStore(settings.redis), ManagerStore(settings.redis)
-    listening = listen(settings.host, settings.port)
-    service = ManagerService(managed)
-    streams = EventStreams(asked)
-    app = create_app(Backend(asked, streams, not_ready=service.not_ready), settings.gate)
-    server = Server(app, streams, settings)
+    service = ManagerService(managed, manager)
+    streams = EventStreams(asked, clock)
+    not_ready = service.not_ready if with_manager else always_ready
+    app = create_app(Backend(asked, streams, not_ready=not_ready), settings.gate, clock)
     try:
-        for line in await _greeting(settings, asked, listening.getsockname()[1]):
-            tell(line)
-        await service.start()
-        await server.serve(sockets=[listening])
+        if with_manager:
+            await service.start()
+        yield Server(app, streams, settings, listens), asked
     finally:
         await service.stop()
         await managed.close()
         await asked.close()
-        listening.close()
+
+
+async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) -> None:
+    """Until a signal ends it: requests first, then the manager."""
+    with listen(settings.host, settings.port) as listening:
+        async with prepared(settings) as (server, store):
+            for line in await _greeting(settings, store, listening.getsockname()[1]):
+                tell(line)
+            await server.serve(sockets=[listening])
 
 
 def run_server(settings: ServeSettings) -> int:
