@@ -6,7 +6,6 @@ become a rebalance without one.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -18,42 +17,41 @@ Strategy = Literal["auto", "ptlb", "mslb"]
 Order = Literal["hot-first", "hot-last"]
 Measure = Literal["cpu", "bytes"]
 GROUPS_MAX = 10_000
+PAUSE_MAX_MS = 3_600_000
+NUMBER_MAX = 2**63
+"""No field needs more; beyond it arithmetic on integers and floats differs, or fails."""
 
 
 def parse_amount(value: object) -> object:
     """A share of the sender's load: "25%" or 0.25."""
     if value is None:
         return None
-    remedy = 'Give more than 0 and at most 100%: "25%" or 0.25.'
-    number: float | None = None
+    number = value
     if isinstance(value, str):
         text = value.strip()
         try:
             number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
-            raise InvalidInput("amount", value, "is no share of a load", remedy) from None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-    if number is None or not math.isfinite(number):
-        raise InvalidInput("amount", value, "is no share of a load", remedy)
-    if not 0 < number <= 1:
-        raise InvalidInput("amount", value, "is out of range", remedy)
-    return number
+            number = None
+    # Compared before it is converted: an integer may be larger than any float.
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 1:
+        raise InvalidInput("amount", value, "is out of range", 'Give more than 0 and at most 100%: "25%" or 0.25.')
+    return float(number)
 
 
 def parse_pause(value: object) -> object:
-    """Milliseconds: from "500ms" as the CLI takes it, or a number of milliseconds."""
+    """Milliseconds: from "500ms" as the CLI takes it, or a number of milliseconds, as a text too."""
     if value is None:
         return None
-    remedy = 'Give a time above 0, such as "500ms", "2 seconds" or 500 (milliseconds).'
     number = value
     if isinstance(value, str):
         try:
-            number = parse_us(value, "max_pause") / 1000
+            number = parse_us(f"{value} ms" if value.strip().isdecimal() else value, "max_pause") / 1000
         except InvalidInput:
-            raise InvalidInput("max_pause", value, "is no duration", remedy) from None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
-        raise InvalidInput("max_pause", value, "is no duration", remedy)
+            number = None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= PAUSE_MAX_MS:
+        remedy = 'Give more than 0 and at most an hour, such as "500ms", "2 seconds" or 500 (milliseconds).'
+        raise InvalidInput("max_pause", value, "is no duration up to an hour", remedy)
     return float(number)
 
 
@@ -66,6 +64,15 @@ Groups = Annotated[list[Annotated[int, Field(ge=0, le=10_000_000)]], Field(min_l
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_numbers(cls, body: Any) -> Any:
+        for name, value in body.items() if isinstance(body, dict) else ():
+            for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int | float) and abs(number) > NUMBER_MAX:
+                    raise InvalidInput(name, number, "is out of range", "Give a number of at most 19 digits.")
+        return body
 
 
 class Asked(Body):
@@ -130,10 +137,6 @@ class RebalanceBody(Manner):
             ]
         }
     )
-
-    @property
-    def explicit(self) -> bool:
-        return self.sender is not None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

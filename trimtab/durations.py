@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -42,6 +43,8 @@ def parse_us(text: str, field: str) -> int:
                 f"Use one of {', '.join(unit + 's' for unit in _UNIT_US)}.",
             )
         total += float(number) * _UNIT_US[name]
+    if not math.isfinite(total):
+        raise InvalidInput(field, text, "is longer than any time", 'Write a duration such as "10 seconds".')
     return round(total)
 
 

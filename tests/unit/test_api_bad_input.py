@@ -148,10 +148,47 @@ def test_an_amount_out_of_range(world: World, amount: Any) -> None:
     assert "25%" in told["remedy"]
 
 
-@pytest.mark.parametrize("pause", ["soon", "-5ms", 0, "0s", "1 month", True])
+@pytest.mark.parametrize("pause", ["soon", "-5ms", 0, "0s", "1 month", True, "61 minutes", 3_600_001, 1e12, "1e3ms"])
 def test_a_pause_that_is_none(world: World, pause: Any) -> None:
     told = world.refused(422, "max_pause", pause, body={**MOVE, "max_pause": pause})
     assert "500ms" in told["remedy"]
+    world.refused(422, "max_pause", pause, path=f"{BASE}/proposals", body={"max_pause": pause})
+
+
+@pytest.mark.parametrize("pause", ["500", 500, "500ms", "0.5 seconds"])
+def test_a_pause_in_milliseconds(world: World, pause: Any) -> None:
+    answer = world.operator.put(f"{BASE}/auto", json={"max_pause": pause})
+    assert (answer.status_code, answer.json()["max_pause"]) == (200, 500.0)
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "auto", {"max_moved_bytes": HUGE}),
+        ("PUT", "auto", {"min_batches": -HUGE}),
+        ("PUT", "auto", {"start_ratio": HUGE}),
+        ("PUT", "auto", {"max_pause": HUGE}),
+        ("PUT", "rules", {"pinned": [HUGE]}),
+        ("POST", "rebalances", {"max_pause": HUGE, **MOVE}),
+        ("POST", "rebalances", {"max_pause": f"{HUGE}ms", **MOVE}),
+        ("POST", "rebalances", {"max_pause": f"{HUGE}", **MOVE}),
+        ("POST", "rebalances", {"max_pause": 1e305, **MOVE}),
+        ("POST", "proposals", {"max_pause": 1e305}),
+        ("POST", "rebalances", {"amount": HUGE, "from": 0, "to": 1}),
+        ("POST", "rebalances", {"amount": f"{HUGE}%", "from": 0, "to": 1}),
+        ("POST", "rebalances", {"expected_epoch": HUGE, **MOVE}),
+    ],
+)
+def test_a_number_larger_than_any_float(world: World, method: str, path: str, body: dict[str, Any]) -> None:
+    before = contents(world.plane)
+    answer = world.operator.request(method, f"{BASE}/{path}", json=body)
+    document = answer.json()
+    assert (answer.status_code, document["field"]) == (422, next(iter(body)))
+    assert document["value"] and len(str(document["value"])) <= 200 and document["remedy"]
+    assert contents(world.plane) == before
 
 
 def test_fields_that_go_ill_together(world: World) -> None:

@@ -29,7 +29,10 @@ def test_durations(text: str, expected_us: int) -> None:
     assert parse_us(spark_interval(expected_us), "window") == expected_us
 
 
-@pytest.mark.parametrize("text", ["", "soon", "10", "seconds", "10 parsecs", "3 months", "1 year", "5 seconds of rain"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "10", "seconds", "10 parsecs", "3 months", "1 year", "5 seconds of rain", f"1{'0' * 400} seconds"],
+)
 def test_what_is_no_fixed_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_us(text, "window")
