@@ -20,8 +20,10 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from trimtab.epochs import Epoch, text_digest
 from trimtab.errors import BindingError
+from trimtab.moves import moves_of
 from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
 from trimtab.store import Store, successor
+from worker.transfers import TransferStore
 
 log = logging.getLogger("trimtab.control")
 
@@ -72,6 +74,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: int | None = None
         self._beat_at = time.monotonic()
         self._gaps_ms: deque[int] = deque(maxlen=20)
+        self._tidy = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark ships the reader to the task that calls `read`, which needs none of this.
@@ -94,6 +97,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if bound["epoch"] == 0:
             # Batch 0 always binds the first epoch, which `join` published: no batch ever runs without one.
             return self._offset(1, self._first, 1)
+        self._tidy_up(bound)
         now = time.monotonic()
         if self._store is not None and now >= max(self._quiet_until, self._polled_at + POLL_S):
             self._polled_at = now
@@ -113,6 +117,16 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
         yield (int(partition.value),)
 
+    def _tidy_up(self, bound: dict[str, Any]) -> None:
+        """Once, when the query goes on: remove packages of moves that are over, which a worker that died left behind.
+
+        Spark asks for offsets only between batches, so the bound epoch is that of a batch that is committed.
+        """
+        if not self._tidy:
+            self._tidy = True
+            open_moves = {move.id for move in moves_of(self._checkpoint.epoch_of(bound))}
+            TransferStore(self._checkpoint.location, b"").collect(open_moves)
+
     def _following(self, start: Offset) -> Epoch | None:
         """The successor of the bound epoch, if Redis has it; puts back what Redis has forgotten."""
         assert self._store is not None
@@ -129,7 +143,8 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found is None:
                 self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis does not follow the bound one")
             return found
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, OSError, ValueError) as error:
+            # ValueError: somebody else's values under our keys.
             self._quiet_until = time.monotonic() + QUIET_S
             if not self._alarmed:
                 self._alarmed = True

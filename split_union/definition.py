@@ -10,13 +10,11 @@ from typing import Any, Final
 from split_union.query import JoinQuery
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.errors import CheckpointMismatch, InvalidInput
-from trimtab.moves import moves_of
 from trimtab.offset_log import DEFINITION_FILE, Checkpoint, known_definition
 from trimtab.store import Store
-from worker.transfers import TransferStore
 
 ALIVE_MS: Final = 30_000
-"""A query whose workers reported within this time counts as running."""
+"""A query that was heard of within this time counts as running; one with long batches is given longer."""
 
 KEY_FILE: Final = "trimtab/transfer.key"
 """Signs the packages of moves. It lies where the packages lie, and nowhere else: not in Redis, not in logs."""
@@ -28,7 +26,7 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
     body = {"name": query.name, **shape}
     last_batch = checkpoint.last_batch()
     if last_batch is None:
-        _check_name_is_free(query.name, location, store)
+        check_name_is_free(query.name, location, store)
         incarnation = secrets.token_hex(8)
         epoch = first_epoch(query.name, incarnation, dealt_in_turn(query.partitions, query.workers))
         checkpoint.write(KEY_FILE, secrets.token_hex(32))
@@ -55,7 +53,6 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
         raise CheckpointMismatch(
             "checkpoint", location, f"has no {KEY_FILE}", "Restore the file, or begin with a new checkpoint."
         )
-    TransferStore(location, key).collect({move.id for move in moves_of(epoch)})
     return epoch, key
 
 
@@ -69,12 +66,13 @@ def _check_same(known: dict[str, Any], wanted: dict[str, Any], location: str) ->
         )
 
 
-def _check_name_is_free(name: str, location: str, store: Store) -> None:
+def check_name_is_free(name: str, location: str, store: Store) -> None:
+    """Refuse the name of a query that runs with another checkpoint: each would take the other's epochs away."""
     definition = store.definition(name)
     if definition is None or definition.get("checkpoint") == location:
         return
-    newest = max((report.at_ms for report in store.reports(name).values()), default=0)
-    if time.time() * 1000 - newest < ALIVE_MS:
+    seen_ms, silence_ms = store.last_seen(name)
+    if time.time() * 1000 - seen_ms < max(ALIVE_MS, 3 * silence_ms):
         raise InvalidInput(
             "name",
             name,

@@ -19,6 +19,7 @@ from split_union.schema import Input, arrow_type, check_inputs, replace_type, re
 from split_union.split import SplitTask, tick_every_worker
 from split_union.union import unpack
 from trimtab import __version__, conditions
+from trimtab.conditions.placement import quote
 from trimtab.durations import parse_us, spark_interval
 from trimtab.embedded import shared_redis
 from trimtab.epochs import Epoch
@@ -47,6 +48,10 @@ def build_join(
     """Check everything, then claim the checkpoint, set the session up, publish the first epoch and build the plan."""
     if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
         raise InvalidInput("spark", type(spark).__name__, "is a Spark Connect session", "Use a classic SparkSession.")
+    if not checkpoint.strip():
+        raise InvalidInput(
+            "checkpoint", checkpoint, "is no directory", "Name the one that checkpointLocation is set to."
+        )
     if "://" not in checkpoint and not checkpoint.startswith("file:"):
         # Executors have working directories of their own; Spark, too, reads a relative path from the driver's.
         checkpoint = os.path.abspath(checkpoint)
@@ -101,7 +106,7 @@ def _split(
     frame = given.frame
     if not given.has_watermark:
         assert query.lateness is not None
-        frame = frame.withWatermark(given.time, spark_interval(parse_us(query.lateness, "lateness")))
+        frame = frame.withWatermark(quote(given.time), spark_interval(parse_us(query.lateness, "lateness")))
     for condition in placed.before_split.get(given.stream.name, ()):
         frame = frame.filter(F.expr(condition))
     parts = transport.key_parts([frame.schema[name] for name in given.key.columns])
@@ -110,8 +115,10 @@ def _split(
     if given.key.kind != "exact":
         extra.append(code.alias(CODE))
     extra += [value.alias(name) for name, value in parts if name not in given.columns]
+    selected = frame.select(*(transport.travelling(field) for field in frame.schema.fields), *extra)
     task = SplitTask(
         stream=index,
+        arriving=tuple(selected.columns),
         key=given.key,
         time=given.time,
         key_source=tuple(name for name, _ in parts),
@@ -120,8 +127,9 @@ def _split(
         worker_keys=keys,
         version=__version__,
     )
-    payload = [transport.travelling(field) for field in frame.schema.fields]
-    return frame.select(*payload, *extra).mapInArrow(_caller(task), INPUT)
+    # Under plain names: PySpark looks its input's columns up as expressions, and a dot or backtick would be read as one.
+    plain = [f"c{number}" for number in range(len(task.arriving))]
+    return selected.toDF(*plain).mapInArrow(_caller(task), INPUT)
 
 
 def _control(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
@@ -19,30 +19,52 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _QUERY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STREAMS_MAX: Final = 8
 PARTITIONS_MAX: Final = 32_767
+DURATION_MAX_US: Final = 1000 * 365 * 86_400_000_000
+"""A thousand years: times and their differences must fit into 64 bits with room to spare."""
 
 
 class _Checked(BaseModel):
     """A model whose errors are ours: one field, its value, what is wrong, what to do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    takes: ClassVar[dict[str, str]]
+    """What a field takes, in words."""
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            first = error.errors()[0]
-            cause = first.get("ctx", {}).get("error")
-            if isinstance(cause, InvalidInput):
-                raise cause from None
-            where = ".".join(str(part) for part in first["loc"]) or type(self).__name__
-            known = ", ".join(type(self).model_fields)
-            raise InvalidInput(
-                where, first["input"], first["msg"].lower(), f"{type(self).__name__} takes: {known}."
-            ) from None
+            raise self._explained(error) from None
+
+    @classmethod
+    def _explained(cls, error: ValidationError) -> InvalidInput:
+        """Pydantic's first complaint in our words."""
+        first = error.errors()[0]
+        place = [part for part in first["loc"] if part != "str" and not str(part).startswith(("tuple[", "dict["))]
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InvalidInput):
+            # Of a stream that was given as a dictionary: say which.
+            return cause.at(f"{field}.{cause.field}") if field.endswith("]") else cause
+        name = str(place[-1]) if place else cls.__name__
+        known = {**Stream.takes, **JoinQuery.takes}
+        if first["type"] == "missing":
+            return InvalidInput(field, None, "is missing", f"Give {known[name]}.")
+        if name in known:
+            return InvalidInput(field, first["input"], first["msg"].lower(), f"Give {known[name]}.")
+        return InvalidInput(
+            field or name, first["input"], first["msg"].lower(), f"{cls.__name__} takes: {', '.join(cls.model_fields)}."
+        )
 
 
 class Stream(_Checked):
     """One input: its name, its join key (one or more columns) and its event-time column."""
+
+    takes: ClassVar[dict[str, str]] = {
+        "name": "a name for the stream",
+        "key": "the name of the key column, or a list of them",
+        "time": "the name of the event-time column",
+    }
 
     name: str
     key: str | tuple[str, ...]
@@ -66,6 +88,13 @@ class Stream(_Checked):
             raise InvalidInput("key", key, "is no list of different columns", "Name each key column once.")
         return key
 
+    @field_validator("time")
+    @classmethod
+    def _check_time(cls, time: str) -> str:
+        if not time:
+            raise InvalidInput("time", time, "is no column", "Name the column that holds the event time.")
+        return time
+
     @property
     def key_columns(self) -> tuple[str, ...]:
         return (self.key,) if isinstance(self.key, str) else self.key
@@ -77,6 +106,18 @@ class JoinQuery(_Checked):
     Result: all combinations, one row from each stream, with equal key, all conditions true and
     max time - min time <= window; each exactly once.
     """
+
+    takes: ClassVar[dict[str, str]] = {
+        "name": "a name for the query",
+        "streams": "a list of 2 to 8 streams, each a Stream(name, key=..., time=...)",
+        "window": 'a duration such as "10 seconds"',
+        "lateness": 'a duration such as "5 seconds", or None where the inputs have watermarks',
+        "partitions": "a whole number",
+        "workers": "a whole number",
+        "where": "a list of SQL conditions",
+        "ordered": "True or False",
+        "plan": "a join tree, or one for each of some workers by number",
+    }
 
     name: str
     streams: tuple[Stream, ...]
@@ -142,6 +183,9 @@ class JoinQuery(_Checked):
             )
         if self.lateness is not None and parse_us(self.lateness, "lateness") < 0:
             raise InvalidInput("lateness", self.lateness, "is negative", 'Use "0 seconds" to wait for nobody.')
+        for field, text in (("window", self.window), ("lateness", self.lateness)):
+            if text is not None and parse_us(text, field) > DURATION_MAX_US:
+                raise InvalidInput(field, text, "is longer than a thousand years", "Give a shorter duration.")
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidInput("partitions", self.partitions, "is out of range", f"Use 1 to {PARTITIONS_MAX}.")
         if self.workers < 1:

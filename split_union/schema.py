@@ -53,7 +53,7 @@ def check_inputs(query: JoinQuery, frames: Mapping[str, DataFrame], *, case_sens
         has_watermark = _check_time(query, stream, frame, time)
         columns = tuple(field.name for field in fields)
         inputs.append(Input(stream, frame, KeySpec(columns, _key_kind(fields)), time.name, has_watermark))
-    _check_result_names(inputs)
+    _check_result_names(inputs, case_sensitive=case_sensitive)
     return inputs
 
 
@@ -95,8 +95,10 @@ def _check_frame(name: str, frame: DataFrame) -> None:
     for column in frame.columns:
         if frame.columns.count(column) > 1:
             raise InvalidInput(field, column, "is the name of two columns", "Rename one of them.")
-        if column in INTERNAL:
-            raise InvalidInput(field, column, "is a name that Trimtab uses itself", "Rename the column.")
+        if column.lower().startswith(INTERNAL):
+            raise InvalidInput(
+                field, column, f"begins with {INTERNAL}, as Trimtab's own columns do", "Rename the column."
+            )
     for spark_field in frame.schema.fields:
         try:
             arrow_type(travelling_type(spark_field.dataType), "UTC", False)
@@ -147,6 +149,8 @@ def _comparable(data_type: T.DataType) -> str:
 
 def _not_comparable(data_type: T.DataType, *, nested: bool = False) -> str | None:
     if isinstance(data_type, T.StructType):
+        if len(set(data_type.names)) < len(data_type.names):
+            return f"has two fields of one name ({data_type.simpleString()})"
         found = (_not_comparable(field.dataType, nested=True) for field in data_type.fields)
         return next((problem for problem in found if problem), None)
     if isinstance(data_type, T.ArrayType):
@@ -200,16 +204,17 @@ def _check_time(query: JoinQuery, stream: Stream, frame: DataFrame, time: T.Stru
     return bool(marked)
 
 
-def _check_result_names(inputs: Sequence[Input]) -> None:
+def _check_result_names(inputs: Sequence[Input], *, case_sensitive: bool) -> None:
     seen: dict[str, str] = {}
     for given in inputs:
         for column in given.columns:
             name = f"{given.stream.name}_{column}"
-            if name.lower() in seen:
+            folded = name if case_sensitive else name.lower()
+            if folded in seen:
                 raise InvalidInput(
                     f"streams[{given.stream.name!r}]",
                     column,
-                    f"would give the result a second column {name} beside that of {seen[name.lower()]}",
+                    f"would give the result a second column {name} beside that of {seen[folded]}",
                     "Rename the stream or the column.",
                 )
-            seen[name.lower()] = given.stream.name
+            seen[folded] = given.stream.name

@@ -38,6 +38,8 @@ class SplitTask:
     """All that a split task is shipped with."""
 
     stream: int
+    arriving: tuple[str, ...]
+    """Names of the columns as they arrive: they travel to this task without."""
     key: KeySpec
     time: str
     key_source: tuple[str, ...]
@@ -60,7 +62,7 @@ class SplitTask:
         reached: set[int] = set()
         bad_rows = 0
         for gathered in _gathered(batches):
-            kept = self._complete(gathered)
+            kept = self._complete(gathered.rename_columns(self.arriving))
             bad_rows += gathered.num_rows - kept.num_rows
             if kept.num_rows:
                 if watched:

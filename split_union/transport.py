@@ -14,6 +14,8 @@ from pyspark import SparkContext
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from trimtab.conditions.placement import quote
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -36,7 +38,7 @@ _PLAIN: Final = (
 
 
 def column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+    return F.col(quote(name))
 
 
 def travelling_type(data_type: T.DataType) -> T.DataType:
@@ -46,7 +48,10 @@ def travelling_type(data_type: T.DataType) -> T.DataType:
 def travelling(field: T.StructField) -> Column:
     """A column in the form in which it goes to the workers."""
     own = column(field.name)
-    return own.cast("int").alias(field.name) if isinstance(field.dataType, T.YearMonthIntervalType) else own
+    if not isinstance(field.dataType, T.YearMonthIntervalType):
+        return own
+    # As months first: an interval of years alone would become its number of years.
+    return own.cast("interval month").cast("int").alias(field.name)
 
 
 def arrived(frame: DataFrame, wanted: T.StructType) -> DataFrame:

@@ -17,6 +17,10 @@ class InvalidInput(TrimtabError, ValueError):
         self.remedy = remedy
         super().__init__(f"{field} = {value!r}: {problem}. {remedy}")
 
+    def at(self, field: str) -> InvalidInput:
+        """The same complaint about a field that goes by another name where the user looks."""
+        return type(self)(field, self.value, self.problem, self.remedy)
+
     def __reduce__(self) -> tuple[type[InvalidInput], tuple[str, object, str, str]]:
         # Errors cross process boundaries; the default way would lose the fields.
         return type(self), (self.field, self.value, self.problem, self.remedy)

@@ -7,7 +7,6 @@ on a hash alone. Floating point numbers are normalised first (every NaN is one v
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import struct
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ import pyarrow.compute as pc
 GROUP: Final = "__trimtab_group"
 CODE: Final = "__trimtab_code"
 KEY: Final = "__trimtab_key"
-INTERNAL: Final = frozenset({GROUP, CODE, KEY})
+INTERNAL: Final = "__trimtab_"
+"""How the names of columns begin that are ours."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,18 @@ def _parts(array: pa.Array) -> list[bytes]:
         return [raw[i : i + 8] for i in range(0, len(raw), 8)]
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         return array.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
-    return [_encoded(value) for value in array.to_pylist()]
+    return [_encoded(value) for value in array.cast(_with_plain_times(array.type)).to_pylist()]
+
+
+def _with_plain_times(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers for times in it: Python's own end with the year 9999, Spark's do not."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_plain_times(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_plain_times(kind.value_type)))
+    if pa.types.is_temporal(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    return kind
 
 
 def _encoded(value: Any) -> bytes:
@@ -110,13 +121,7 @@ def _encoded(value: Any) -> bytes:
         return b"t" + value.encode()
     if isinstance(value, bool | int | decimal.Decimal):
         return b"i" + str(value).encode()
-    if isinstance(value, datetime.datetime):
-        return (
-            b"d" + value.astimezone(datetime.UTC).isoformat().encode()
-            if value.tzinfo
-            else b"d" + value.isoformat().encode()
-        )
-    return b"o" + str(value).encode()
+    raise TypeError(f"a {type(value).__name__} is no part of a key")
 
 
 def _integers(array: pa.Array) -> npt.NDArray[np.int64]:

@@ -119,6 +119,12 @@ class Store:
             current, known = pipe.execute()[:2]
         return None if current is None else int(current), known
 
+    def last_seen(self, query: str) -> tuple[int, int]:
+        """When driver or workers of a query last spoke (ms since 1970, 0: never), and the driver's longest silence."""
+        spoken = [report.at_ms for report in self.reports(query).values()]
+        beat = self.client.hgetall(redis_keys.driver(query))
+        return max([*spoken, int(beat.get("at_ms", 0))]), int(beat.get("gap_ms", 0))
+
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))
         return None if text is None else parse_epoch(str(text))

@@ -9,58 +9,21 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tests.checkers.jobs import write_input, write_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-START_US = 1_700_000_000_000_000
 TIMEOUT_S = 240
-JOB = """
-spark:
-  master: local[2]
-  config:
-    spark.sql.session.timeZone: UTC
-    spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"   # over before the second compiler would pay
-checkpoint: {base}/checkpoint
-query:
-  name: tiny
-  window: 2 seconds
-  lateness: 1 second
-  partitions: 4
-  workers: 2
-  where: A.price < B.price
-  streams:
-    A: {{key: user, time: at, source: {{format: parquet, path: "{base}/in", schema: "{schema}"}}}}
-    B: {{key: user, time: at, source: {{format: parquet, path: "{base}/in", schema: "{schema}"}}}}
-sink:
-  format: {sink}
-  path: {base}/out
-  trigger: {trigger}
-"""
-SCHEMA = "user long, price double, at timestamp"
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    (tmp_path / "in").mkdir()
-    table = pa.table(
-        {
-            "user": pa.array([1, 1, 2, None], pa.int64()),
-            "price": [1.0, 2.0, 1.0, 1.0],
-            "at": pa.array([START_US, START_US + 1_000_000, START_US, START_US], pa.timestamp("us", tz="UTC")),
-        }
-    )
-    pq.write_table(table, tmp_path / "in" / "0.parquet")
+    write_input(tmp_path)
     return tmp_path
-
-
-def _job(base: Path, trigger: str = "available now", schema: str = SCHEMA, sink: str = "parquet") -> Path:
-    path = base / "query.yaml"
-    path.write_text(JOB.format(base=base, trigger=trigger, schema=schema, sink=sink))
-    return path
 
 
 def _start(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -85,7 +48,7 @@ def _run(*arguments: str | Path) -> tuple[int, str, str]:
 
 
 def test_check_then_run_what_is_there(base: Path) -> None:
-    job = _job(base)
+    job = write_job(base)
     code, out, err = _run("run", job, "--check")
     assert (code, err) == (0, "")
     assert "tiny: 2 streams, 2 workers: ready to run" in out
@@ -104,11 +67,11 @@ def test_check_then_run_what_is_there(base: Path) -> None:
 
 
 def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
-    code, out, err = _run("run", _job(base, trigger="hourly"))
+    code, out, err = _run("run", write_job(base, trigger="hourly"))
     assert (code, out) == (2, "")
     assert err.startswith("trimtab: sink.trigger = 'hourly': is no trigger. ")
     # Only Spark can tell this: the column's type has no event time.
-    code, out, err = _run("run", _job(base, schema="user long, price double, at string"))
+    code, out, err = _run("run", write_job(base, schema="user long, price double, at string"))
     assert (code, out) == (2, "")
     assert err.startswith("trimtab: ")
     assert "at" in err
@@ -118,7 +81,7 @@ def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
 
 
 def test_sigterm_ends_a_running_query_in_order(base: Path) -> None:
-    process = _start("run", _job(base, trigger="processing 1 second"))
+    process = _start("run", write_job(base, trigger="processing 1 second"))
     try:
         assert process.stdout is not None
         assert process.stdout.readline().split()[:1] == ["batch"]

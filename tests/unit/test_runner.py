@@ -64,8 +64,17 @@ def test_a_good_file_gives_the_query_that_a_program_would_write(tmp_path: Path) 
     assert option_text(job.spark.config["spark.sql.ansi.enabled"]) == "true"
 
 
+def test_plans_by_worker_and_numbers_from_the_environment(tmp_path: Path) -> None:
+    text = GOOD.replace("workers: 2", "workers: ${N}\n  plan: {0: mjoin, '1': (B A)}")
+    query = _load(tmp_path, text, {"N": "3"}).join_query()
+    assert query.workers == 3
+    assert query.plans == ("mjoin", "(B A)", "left-deep")
+
+
 def test_a_relative_checkpoint_becomes_absolute_and_a_uri_stays(tmp_path: Path) -> None:
     assert Path(_load(tmp_path, GOOD).checkpoint).is_absolute()
+    home = _load(tmp_path, GOOD.replace("checkpoint: checkpoint", "checkpoint: ~/ckpt")).checkpoint
+    assert home == str(Path.home() / "ckpt")
     remote = GOOD.replace("checkpoint: checkpoint", "checkpoint: s3a://bucket/ckpt")
     assert _load(tmp_path, remote).checkpoint == "s3a://bucket/ckpt"
 
@@ -81,7 +90,11 @@ def test_the_example_is_good() -> None:
         ("window: 10 seconds", "window: 0 seconds", "query.window", "not positive"),
         ("window: 10 seconds", "window: soon", "query.window", "not a duration"),
         ("workers: 2", "workers: 99", "query.workers", "more than the 16 partitions"),
-        ("workers: 2", "workers: two", "query.workers", "valid integer"),
+        ("workers: 2", "workers: two", "query.workers", "Write a whole number"),
+        ("workers: 2", "workers:", "query.workers", "leave the line out"),
+        ("where: [A.price < B.price]", "where:", "query.where", "leave the line out"),
+        ("checkpoint: checkpoint", "checkpoint: ''", "checkpoint", "is no directory"),
+        ("  streams:\n", "  plan: {7: mjoin}\n  streams:\n", "query.plan", "is no worker"),
         ("  workers: 2", "  wokers: 2", "query.wokers", "Did you mean 'workers'?"),
         ("  name: orders\n", "", "query.name", "is missing"),
         ("    A:\n", "    1x:\n", "query.streams.1x", "no name for a stream"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.errors import PySparkException
 
+from trimtab.conditions.placement import quote
 from trimtab.errors import InvalidInput
 from trimtab.runner.failures import root_cause
 from trimtab.runner.job import JobFile, SinkPart, StreamPart, option_text, trigger_arguments
@@ -72,7 +73,7 @@ def _input(spark: SparkSession, name: str, stream: StreamPart) -> DataFrame:
         delay = stream.watermark
         remedy = f"Name a timestamp column in `time`; there are: {', '.join(frame.columns)}."
         frame = _explained(
-            f"query.streams.{name}.time", stream.time, remedy, lambda: frame.withWatermark(stream.time, delay)
+            f"query.streams.{name}.time", stream.time, remedy, lambda: frame.withWatermark(quote(stream.time), delay)
         )
         _explained(f"query.streams.{name}.time", stream.time, remedy, lambda: frame.schema)
     return frame

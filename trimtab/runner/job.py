@@ -73,6 +73,17 @@ class QueryPart(_Part):
     plan: str | dict[int, str] = JoinQuery.model_fields["plan"].default
     streams: dict[str, StreamPart]
 
+    @field_validator("partitions", "workers", mode="before")
+    @classmethod
+    def _take_digits(cls, value: Any) -> Any:
+        """A number that comes from the environment is a text."""
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+    @field_validator("plan", mode="before")
+    @classmethod
+    def _take_worker_numbers(cls, plan: Any) -> Any:
+        return {cls._take_digits(key): value for key, value in plan.items()} if isinstance(plan, dict) else plan
+
 
 class SinkPart(_Part):
     """`sink:`: what writeStream is told."""
@@ -110,7 +121,7 @@ class JobFile(_Part):
                 streams.append(Stream(name, key=key, time=stream.time))
             except InvalidInput as error:
                 where = f"query.streams.{name}"
-                raise _moved(error, where if error.field == "name" else f"{where}.{error.field}") from None
+                raise error.at(where if error.field == "name" else f"{where}.{error.field}") from None
         try:
             return JoinQuery(
                 name=part.name,
@@ -124,7 +135,7 @@ class JobFile(_Part):
                 streams=tuple(streams),
             )
         except InvalidInput as error:
-            raise _moved(error, f"query.{error.field}") from None
+            raise error.at(f"query.{error.field}") from None
 
 
 def load_job(path: Path, environ: Mapping[str, str] = os.environ) -> JobFile:
@@ -136,12 +147,16 @@ def load_job(path: Path, environ: Mapping[str, str] = os.environ) -> JobFile:
     except ValidationError as error:
         raise _explained(error, written) from None
     job.join_query()
+    if not job.checkpoint.strip():
+        raise InvalidInput("checkpoint", job.checkpoint, "is no directory", "Name one that is this query's alone.")
     return job.model_copy(update={"checkpoint": absolute(job.checkpoint)})
 
 
 def absolute(location: str) -> str:
     """A local path as executors can use it: they have working directories of their own. URIs stay."""
-    return location if "://" in location or location.startswith("file:") else str(Path(location).absolute())
+    if "://" in location or location.startswith("file:"):
+        return location
+    return str(Path(location).expanduser().absolute())
 
 
 def trigger_arguments(text: str | None) -> dict[str, Any]:
@@ -172,10 +187,6 @@ def option_text(value: Option) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _moved(error: InvalidInput, field: str) -> InvalidInput:
-    return InvalidInput(field, error.value, error.problem, error.remedy)
-
-
 def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     """Pydantic's first complaint in our words. Values are shown as written: variables may hold passwords."""
     first = error.errors()[0]
@@ -196,7 +207,13 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return InvalidInput(field, value, "is not known here", f"{hint}{_owner(location)} has: {', '.join(known)}.")
     remedy = "Texts like yes, no, on and 1 mean other things in YAML: put them in quotes."
-    if first["type"] in ("model_type", "dict_type"):
+    if first["input"] is None:
+        remedy = "Give it a value, or leave the line out."
+    elif first["type"] in ("int_type", "int_parsing"):
+        remedy = "Write a whole number."
+    elif first["type"] == "bool_type":
+        remedy = "Write true or false."
+    elif first["type"] in ("model_type", "dict_type"):
         remedy = f"Write one line for each of: {', '.join(known)}." if known else "Write `name: value` lines."
     elif first["type"] == "literal_error":
         remedy = "Leave it out, or use what is expected: a join's results are only ever added to."

@@ -70,13 +70,16 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
 
 def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
     """All that a start would find wrong, with nothing written: neither checkpoint nor Redis is touched."""
+    from split_union.definition import check_name_is_free
     from trimtab.embedded import EmbeddedRedis
     from trimtab.offset_log import Checkpoint
     from trimtab.runner.build import build_join, build_writer, check_sink
     from trimtab.store import Store
 
     if job.redis is not None:
-        Store(job.redis).check()
+        store = Store(job.redis)
+        store.check()
+        check_name_is_free(job.query.name, job.checkpoint, store)
     # A checkpoint that has run is only read by the join; a new one would be claimed, so a stand-in is.
     used = Checkpoint(job.checkpoint).last_batch() is not None
     with EmbeddedRedis() as server:

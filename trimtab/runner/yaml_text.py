@@ -69,7 +69,8 @@ def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
 
 def _below(field: str, key: Any) -> str:
     where = f"{field}.{key}" if field else str(key)
-    if not isinstance(key, str):
+    # Workers have numbers.
+    if not isinstance(key, str) and type(key) is not int:
         kind = "nothing" if key is None else type(key).__name__
         raise InvalidInput(where, key, f"is not a text but {kind} in YAML", "Put it in quotes.")
     return where
