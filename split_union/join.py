@@ -127,7 +127,7 @@ def _split(
         worker_keys=keys,
         version=__version__,
     )
-    # Under plain names: PySpark looks its input's columns up as expressions, and a dot or backtick would be read as one.
+    # Under plain names: PySpark looks the columns up as expressions, and would read a dot or backtick as part of one.
     plain = [f"c{number}" for number in range(len(task.arriving))]
     return selected.toDF(*plain).mapInArrow(_caller(task), INPUT)
 

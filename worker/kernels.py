@@ -1,4 +1,4 @@
-"""Hot loops over columns, compiled by numba. Each has a naive twin in `reference.py`.
+"""Hot loops over columns, compiled by numba. Each has a naive twin: in `reference.py`, or in its test.
 
 A join state is a set of columns appended in arrival order (`code`, `lo`, `hi`, `group`, leaf references) with an index
 on `code`: `slots` is an open-addressed table of the newest position of each distinct code, `following` links every

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 def probe(
@@ -16,6 +16,21 @@ def probe(
         for position, (code, lo, hi) in enumerate(stored)
         if position >= tail and code == new_code and max(hi, new_hi) - min(lo, new_lo) <= window
     }
+
+
+def live(lo: Sequence[int], group: Sequence[int], tail: int, horizon: int, wanted: Collection[int]) -> list[int]:
+    """Positions of the tuples of some groups that have not expired."""
+    return [i for i in range(tail, len(lo)) if lo[i] >= horizon and group[i] in wanted]
+
+
+def advance_tail(lo: Sequence[int], tail: int, horizon: int) -> int:
+    """The first position from `tail` on that has not expired."""
+    return next((i for i in range(tail, len(lo)) if lo[i] >= horizon), len(lo))
+
+
+def merge_spans(pairs: Iterable[tuple[tuple[int, int], tuple[int, int]]]) -> list[tuple[int, int]]:
+    """The span of each pair of spans (lo, hi)."""
+    return [(min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs]
 
 
 def join(streams: Mapping[str, Iterable[tuple[object, int, int]]], window: int) -> list[tuple[int, ...]]:

@@ -116,3 +116,44 @@ def test_order_by_chunk_points_every_reference_at_its_chunk(sizes: list[int], da
     rank, offset, ends = kernels.order_by_chunk(rows, starts)
     rebuilt = np.concatenate([offset[ends[i] : ends[i + 1]] + starts[i] for i in range(len(sizes))])
     assert rebuilt[rank].tolist() == rows.tolist()
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 3)), max_size=30),
+    tail=st.integers(0, 30),
+    horizon=st.integers(-6, 6),
+    wanted=st.sets(st.integers(0, 3)),
+)
+@settings(deadline=None)
+def test_live_tuples_of_groups(rows: list[tuple[int, int]], tail: int, horizon: int, wanted: set[int]) -> None:
+    lo, group = [row[0] for row in rows], [row[1] for row in rows]
+    columns = np.array(lo, np.int64), np.array(group, np.int16)
+    flags = np.isin(np.arange(4), list(wanted))
+    tail, head = min(tail, len(rows)), len(rows)
+
+    def live_now(groups: set[int]) -> list[int]:
+        return reference.live(columns[0].tolist(), group, tail, horizon, groups)
+
+    everything = {0, 1, 2, 3}
+    assert kernels.live_positions(columns[0], tail, head, horizon).tolist() == live_now(everything)
+    assert kernels.live_positions_of(*columns, tail, head, horizon, flags).tolist() == live_now(wanted)
+    assert kernels.advance_tail(columns[0], tail, head, horizon) == reference.advance_tail(lo, tail, horizon)
+    counts = np.zeros(4, np.int64)
+    assert kernels.count_live(*columns, tail, head, horizon, counts) == len(live_now(everything))
+    assert counts.tolist() == [len(live_now({each})) for each in range(4)]
+    rest = live_now(everything - wanted)
+    kernels.expire(*columns, tail, head, flags, -(2**62))
+    assert live_now(everything) == rest
+    assert columns[0][:tail].tolist() == lo[:tail]
+
+
+@given(pairs=st.lists(st.tuples(spans, spans), max_size=20))
+@settings(deadline=None)
+def test_merged_spans(pairs: list[tuple[tuple[int, int, int], tuple[int, int, int]]]) -> None:
+    stored, new = (np.array([pair[side][1:] for pair in pairs], np.int64).reshape(-1, 2) for side in (0, 1))
+    order = np.arange(len(pairs), dtype=np.int32)
+    lo, hi = kernels.merge_spans(
+        stored[::-1, 0].copy(), stored[::-1, 1].copy(), order[::-1].copy(), new[:, 0].copy(), new[:, 1].copy(), order
+    )
+    expected = reference.merge_spans((stored[1:], new[1:]) for stored, new in pairs)
+    assert list(zip(lo.tolist(), hi.tolist(), strict=True)) == expected

@@ -91,6 +91,14 @@ def test_equal_instants_in_different_zones_are_one_key() -> None:
     assert left.to_pylist() == right.to_pylist()
 
 
+def test_times_inside_a_key_may_lie_beyond_pythons() -> None:
+    kind = pa.struct([("at", pa.timestamp("us", "UTC")), ("days", pa.list_(pa.date32()))])
+    plain = pa.struct([("at", pa.int64()), ("days", pa.list_(pa.int32()))])
+    rows = [{"at": 2**60, "days": [-(2**30), None]}, {"at": 2**60 + 1, "days": None}, {"at": 2**60 + 1, "days": None}]
+    encoded = canonical_bytes([pa.array(rows, plain).cast(kind)]).to_pylist()
+    assert encoded[0] != encoded[1] == encoded[2]
+
+
 def test_rows_without_key_or_time_are_incomplete() -> None:
     mask = complete_rows([pa.array([1, None, 3]), pa.array(["a", "b", None])])
     assert mask is not None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from split_union.definition import check_name_is_free
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
@@ -110,6 +111,19 @@ def test_reports_are_kept_by_batch_and_expire(store: Store) -> None:
     for key in (redis_keys.report("orders", 7), redis_keys.latest_reports("orders")):
         assert 0 < int(str(store.client.ttl(key))) <= REPORT_TTL_S
     assert parse_report(REPORT.to_text()) == REPORT
+
+
+def test_the_name_of_a_running_query_is_taken_however_long_its_batches(store: Store) -> None:
+    store.define("orders", {"checkpoint": "/there"})
+    check_name_is_free("orders", "/here", store)
+    store.beat("orders", 3, 1, "digest", gap_ms=20_000)
+    silent_ms = store.last_seen("orders")[0] - 45_000
+    store.client.hset(redis_keys.driver("orders"), "at_ms", silent_ms)
+    with pytest.raises(InvalidInput, match="belongs to a query that runs with checkpoint '/there'"):
+        check_name_is_free("orders", "/here", store)
+    check_name_is_free("orders", "/there", store)
+    store.client.hset(redis_keys.driver("orders"), "at_ms", silent_ms - 60_000)
+    check_name_is_free("orders", "/here", store)
 
 
 def test_alarms_are_kept_newest_first(store: Store) -> None:

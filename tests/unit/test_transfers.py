@@ -1,0 +1,48 @@
+"""The transfer store: whole packages or none, and nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from worker.package import Package, pack
+from worker.transfers import FOLDER, TransferStore
+
+KEY = b"k" * 32
+
+
+def package(move: str) -> bytes:
+    empty = Package(move=move, batch=3, kind="state", horizon_us=0, rows=0, digest="0-0", leaves=(), combined={})
+    return pack(empty, KEY)
+
+
+def test_what_a_sender_that_died_had_begun_is_no_package(tmp_path: Path) -> None:
+    store = TransferStore(str(tmp_path), KEY)
+    folder = tmp_path / FOLDER / "m.w1"
+    folder.mkdir(parents=True)
+    (folder / "3-abcdef.part").write_bytes(package("m.w1")[:-5])
+    assert not store.has_any("m.w1")
+    assert store.packages("m.w1") == []
+    store.put("m.w1", 3, package("m.w1"))
+    assert len(store.packages("m.w1")) == 1
+
+
+def test_what_closed_moves_left_behind_is_collected(tmp_path: Path) -> None:
+    store = TransferStore(str(tmp_path), KEY)
+    for move in ("open.w1", "closed.w1"):
+        store.put(move, 3, package(move))
+    (tmp_path / FOLDER / "closed.w1" / "4-abcdef.part").write_bytes(b"begun")
+    store.collect({"open.w1"})
+    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["open.w1"]
+    assert store.has_any("open.w1")
+
+
+def test_nothing_to_collect(tmp_path: Path) -> None:
+    TransferStore(str(tmp_path / "new"), KEY).collect(set())
+
+
+def test_no_way_to_the_store_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "trimtab").write_text("a file where a folder should be")
+    with pytest.raises(OSError, match="trimtab"):
+        TransferStore(str(tmp_path), KEY).put("m.w1", 3, package("m.w1"))
