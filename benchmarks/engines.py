@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -17,7 +18,7 @@ from trimtab.store import Store
 
 LATENESS = "1 second"
 PHASES_INSIDE = ("decode", "join", "encode", "state calls", "state commit")
-PHASES = ("driver", "split", *PHASES_INSIDE, "transport, union, sink")
+PHASES = ("driver", "split", "shuffle", *PHASES_INSIDE, "transport, union, sink")
 _PHASE_OF = {"attach": "decode", "publish": "state calls", "state": "state calls"}
 
 
@@ -158,21 +159,36 @@ def finished_stages(spark: SparkSession) -> int:
 def add_stages(measured: Measured, spark: SparkSession, before: int, batches: int, warm: int) -> None:
     """Wall time of the split stage and what the worker stage spends outside the worker: transport, union and sink."""
     stages = _stages(spark)[before:]
-    split = [wall for number, wall in enumerate(stages) if number % 2 == 0][warm:]
-    join = [wall for number, wall in enumerate(stages) if number % 2 == 1][warm:]
+    split, join = stages[0::2][warm:], stages[1::2][warm:]
     if len(stages) != 2 * batches or not split:
         return
     inside = sum(measured.phases_ms.get(phase, 0) for phase in PHASES_INSIDE)
-    measured.phases_ms["split"] = sum(split) / len(split)
-    measured.phases_ms["transport, union, sink"] = max(sum(join) / len(join) - inside, 0)
+    written, fetched = (statistics.fmean(stage.shuffle_ms for stage in side) for side in (split, join))
+    measured.phases_ms["split"] = statistics.fmean(stage.wall_ms for stage in split) - written
+    measured.phases_ms["shuffle"] = written + fetched
+    outside = statistics.fmean(stage.wall_ms for stage in join) - fetched - inside
+    measured.phases_ms["transport, union, sink"] = max(outside, 0)
 
 
-def _stages(spark: SparkSession) -> list[float]:
-    """Wall milliseconds of all finished stages, oldest first."""
+@dataclass(frozen=True)
+class _Stage:
+    wall_ms: float
+    shuffle_ms: float
+    """Writing, and waiting to read, per task."""
+
+
+def _stages(spark: SparkSession) -> list[_Stage]:
+    """All finished stages, oldest first."""
     context: Any = spark.sparkContext
     doubles = context._gateway.new_array(context._jvm.double, 0)
     found = context._jsc.sc().statusStore().stageList(None, False, False, doubles, None)
     stages = [found.apply(i) for i in range(found.size())]
     done = [stage for stage in stages if stage.completionTime().isDefined()]
     done.sort(key=lambda stage: stage.stageId())
-    return [float(s.completionTime().get().getTime() - s.submissionTime().get().getTime()) for s in done]
+    return [
+        _Stage(
+            wall_ms=float(s.completionTime().get().getTime() - s.submissionTime().get().getTime()),
+            shuffle_ms=(s.shuffleWriteTime() / 1e6 + s.shuffleFetchWaitTime()) / max(s.numTasks(), 1),
+        )
+        for s in done
+    ]

@@ -34,6 +34,7 @@ TARGETS = {"3-way uniform 100k": 15.0, "3-way uniform 20k": 4.0, "2-way uniform 
 WINDOW_FACTOR = 16
 WINDOW_COST_MAX = 1.3
 BYTES_PER_ROW_MAX = 80
+GROWTH = (1, 2, 4)
 WORKERS = 2
 WARM = 3
 """Batches that are not counted: the first, which fills the window, and two more."""
@@ -78,13 +79,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         shortest = min(workloads, key=lambda each: (each.rows, -len(each.streams)))
         _warm_up(spark, shortest, _engines(options), options.warm_up, scratch / "warm", console)
         window = None if options.no_window else _window_cost(spark, options, scratch / "window", console)
+        growth = None if options.no_growth else _growth(spark, scratch / "growth", console)
         for number, workload in enumerate(workloads):
             outcomes.append(_compare(spark, workload, options, scratch / str(number), console))
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
     _show(outcomes, window, options.native.split(","), console)
-    body = {"outcomes": [asdict(outcome) for outcome in outcomes], "window": window}
+    if growth is not None:
+        _show_growth(growth, console)
+    body = {"outcomes": [asdict(outcome) for outcome in outcomes], "window": window, "growth": growth}
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "native_join.json").write_text(json.dumps(body, indent=1))
     picture.draw(outcomes, options.output / "native_join.png")
@@ -105,6 +109,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--memory", default="6g", help="memory of each of the two executors")
     parser.add_argument("--native", default="rocksdb,memory", help="state stores for Spark's own join")
     parser.add_argument("--no-window", action="store_true", help="leave out the run with 16 times the window")
+    parser.add_argument("--no-growth", action="store_true", help="leave out the runs with more rows and more results")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for JSON and picture")
     return parser.parse_args(argv)
 
@@ -245,6 +250,38 @@ def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Pa
             shutil.rmtree(home)
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {"ms": medians, "cost": medians["large"] / medians["small"], "state_rows": state_rows, "rounds": times}
+
+
+def _growth(spark: SparkSession, directory: Path, console: Console) -> dict[str, list[dict[str, float]]]:
+    """Trimtab's batch time with more rows, each finding as many results, and with more results of as many rows."""
+    base = Workload("ABC", 50_000, WARM + 6)
+    grown = {
+        "rows": [replace(base, rows=base.rows * factor) for factor in GROWTH],
+        "results": [replace(base, results_per_row=float(factor)) for factor in GROWTH],
+    }
+    found: dict[str, list[dict[str, float]]] = {}
+    for what, workloads in grown.items():
+        for number, workload in enumerate(workloads):
+            home = directory / f"{what}{number}"
+            write(workload, home / "in")
+            measured = _run(spark, "trimtab", workload, home, WARM)
+            shutil.rmtree(home)
+            entry = {
+                "factor": GROWTH[number],
+                "ms": statistics.median(measured.batch_ms),
+                "results": measured.results / len(measured.batch_ms),
+            }
+            found.setdefault(what, []).append(entry)
+            console.print(f"{what} x{entry['factor']}: {entry['ms']:.0f} ms, {entry['results']:,.0f} results a batch")
+    return found
+
+
+def _show_growth(growth: dict[str, list[dict[str, float]]], console: Console) -> None:
+    for what, entries in growth.items():
+        told = ", ".join(
+            f"{entry['factor']}x the {what}: {entry['ms'] / entries[0]['ms']:.2f}x the time" for entry in entries[1:]
+        )
+        console.print(f"{told} (linear would be at most as much)")
 
 
 def _show(outcomes: list[Outcome], window: dict[str, Any] | None, native: list[str], console: Console) -> None:

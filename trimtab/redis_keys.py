@@ -43,7 +43,7 @@ def digests(query: str) -> str:
 
 
 def driver(query: str) -> str:
-    """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms."""
+    """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms, gap_ms."""
     return f"trimtab:{{{query}}}:driver"
 
 
