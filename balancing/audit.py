@@ -8,8 +8,8 @@ sums must agree:
     held        rows that waited for a package went on when it came, or went back
     suppressed  PTLB: what the sender's root left out is what the receiver produced, group by group
 
-From which follows: lost 0, doubled 0. A batch whose reports are incomplete is counted as unchecked, never guessed. A
-wrong sum is an alarm: the migration's record keeps it.
+From which follows: lost 0, doubled 0. A batch whose reports are incomplete, or that nobody saw, is counted as
+unchecked, never guessed. A wrong sum is an alarm: the migration's record keeps it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        return not (self.lost or self.doubled or self.problems)
+        """Nothing is wrong, and it was looked: where no batch could be checked, nobody knows."""
+        unknown = self.unchecked_batches and not self.checked_batches
+        return not (self.lost or self.doubled or self.problems or unknown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,9 @@ class Audit:
     """The sums of one migration, batch by batch. Adding a batch a second time changes nothing."""
 
     newest_batch: int = -1
+    """That was looked at; a migration begins with the newest one before it."""
+    open: bool = False
+    """Whether a move was open in it."""
     checked_rows: int = 0
     checked_batches: int = 0
     unchecked_batches: int = 0
@@ -69,7 +74,9 @@ class Audit:
     problems: tuple[str, ...] = ()
 
     def add(self, migration: str, committed: CommittedBatch, workers: int | None = None) -> Audit:
-        """With one more committed batch; the same where it was added before or no move of the migration is open.
+        """With one more committed batch; the same where it was added before.
+
+        Batches between it and the one before that are missing are unchecked, if a move was open at either end.
 
         `workers`: how many the query has. Split's counts may be told to any of them, so all reports are needed; where
         the number is not given, those of owners and receivers.
@@ -78,9 +85,11 @@ class Audit:
             return self
         names = {move: parse_name(move) for move in committed.open_moves}
         moves = [committed.open_moves[move] for move, name in names.items() if name and name.migration == migration]
+        missed = committed.batch - self.newest_batch - 1 if self.newest_batch >= 0 and (moves or self.open) else 0
+        before = replace(self, open=bool(moves), unchecked_batches=self.unchecked_batches + missed)
         if not moves:
-            return self
-        tally = _Tally(self, committed, workers)
+            return replace(before, newest_batch=committed.batch)
+        tally = _Tally(before, committed, workers)
         tally.rows(moves)
         for move in moves:
             tally.package(move)

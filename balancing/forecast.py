@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,7 +39,8 @@ class Forecast:
     """Largest executor load over the mean, of executors that take part."""
     ratio_after: float
     gain: float
-    """Share by which the largest executor load falls; of the largest worker load where only that falls."""
+    """Share by which the largest load falls of the executors that the policy wants to level; of the largest worker load
+    where only that falls."""
     groups: int
     bytes: int
     state_rows: int
@@ -68,7 +69,14 @@ def parse_forecast(body: dict[str, Any]) -> Forecast:
     )
 
 
-def forecast(snapshot: Snapshot, moves: Sequence[SuggestedMove], measure: Measure, cost: Cost) -> Forecast:
+def forecast(
+    snapshot: Snapshot,
+    moves: Sequence[SuggestedMove],
+    measure: Measure,
+    cost: Cost,
+    among: Collection[str] = (),
+) -> Forecast:
+    """`among`: the executors whose largest load counts; all that take part where none is named."""
     placed = snapshot.placed()
     owners = placed.copy()
     for move in moves:
@@ -81,7 +89,8 @@ def forecast(snapshot: Snapshot, moves: Sequence[SuggestedMove], measure: Measur
     # Who takes no part cannot be relieved: what it has must not hide what the others gain.
     levelled_before = executors_taking_part(snapshot, measure, placed)
     levelled_after = executors_taking_part(snapshot, measure, owners)
-    executor_gain = _gain(list(levelled_before.values()), list(levelled_after.values()))
+    judged = among or levelled_before
+    executor_gain = _gain([levelled_before[each] for each in judged], [levelled_after[each] for each in judged])
     members = [worker for worker in range(len(before)) if snapshot.takes_part(worker)]
     worker_gain = _gain([before[worker] for worker in members], [after[worker] for worker in members])
     return Forecast(

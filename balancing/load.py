@@ -115,7 +115,7 @@ class Snapshot:
         return np.array(column, np.float64)
 
     def wave_bytes(self, max_pause_ms: float | None) -> int | None:
-        """How much state may move at a time so that no batch takes too much longer."""
+        """How much state an executor may ship at a time so that no batch takes too much longer."""
         return budget(
             max_pause_ms=max_pause_ms,
             median_batch_ms=self.batch_ms,

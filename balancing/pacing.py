@@ -1,7 +1,8 @@
 """How much may move at a time, so that no batch takes much longer than usual.
 
 A wave lengthens one batch at the sender (packing) and one at the receiver (unpacking, recomputing); both cost about the
-same per byte, batch after batch, so a time that the user grants becomes a budget of bytes.
+same per byte, batch after batch, so a time that the user grants becomes a budget of bytes. A batch waits for its
+slowest executor, so the budget is an executor's: all waves that it has a part in, of whichever migrations, share it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def budget(
     max_pause_ms: float | None = None,
     factor: float = FACTOR_MAX,
 ) -> int | None:
-    """Bytes that one wave may ship; None where nothing is known yet that would bound it.
+    """Bytes that an executor may ship at a time; None where nothing is known yet that would bound it.
 
     `ns_per_byte`: measured, the larger of packing and unpacking. `max_pause_ms`, if given, bounds what a batch may take
     longer; else the factor of the median does.
@@ -37,23 +38,26 @@ def budget(
 
 def next_wave(
     remaining: Iterable[int],
-    group_bytes: Mapping[int, int],
+    group_bytes: Mapping[int, float],
     budget_bytes: int | None,
     order: Literal["hot-first", "hot-last"] = "hot-first",
+    used_bytes: float = 0,
 ) -> tuple[int, ...]:
-    """The groups that move next: the hottest (or coldest) first, as many as fit, and always at least one.
+    """The groups that move next: the hottest (or coldest) first, as many as fit.
 
-    After the first group smaller ones may fill what is left of the budget, so that waves are few. Bytes stand for heat:
-    they are what a wave costs, and a group with much state is one with many rows in the window.
+    `used_bytes`: of the budget, by waves that are under way. Where there are none at least one group goes, however
+    large; else there may be no room, and it is to be asked again. After the first group smaller ones may fill what is
+    left, so that waves are few. Bytes stand for heat: they are what a wave costs, and a group with much state is one
+    with many rows in the window.
     """
     groups = sorted(remaining, key=lambda group: (group_bytes.get(group, 0), -group), reverse=order == "hot-first")
     if budget_bytes is None:
         return tuple(sorted(groups))
     wave: list[int] = []
-    left = budget_bytes
+    left = budget_bytes - used_bytes
     for group in groups:
         size = group_bytes.get(group, 0)
-        if wave and size > left:
+        if (wave or used_bytes) and size > left:
             continue
         wave.append(group)
         left -= size

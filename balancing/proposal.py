@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from balancing.forecast import Forecast, forecast, parse_forecast
 from balancing.load import Snapshot
-from balancing.policies.policy import Finding, Policy, SuggestedMove, Suggestion, parse_suggested_move
+from balancing.policies.drain import Drain
+from balancing.policies.policy import Finding, Policy, SuggestedMove, parse_suggested_move
 from balancing.settings import Settings
 from balancing.strategy import Choice, choose, parse_choice
 from trimtab.epochs import Epoch
-from trimtab.errors import CorruptState, InvalidInput
+from trimtab.errors import CorruptState
 
 FORMAT: Final = 1
-BY_HAND: Final = "by-hand"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +87,6 @@ def parse_proposal(body: dict[str, Any]) -> Proposal:
         raise CorruptState(f"proposal cannot be read: {error}") from error
 
 
-@dataclass(frozen=True)
-class ByHand:
-    """Moves that a person named, as a policy: they get the same forecast, checks and explanation."""
-
-    moves: tuple[SuggestedMove, ...]
-    name: str = BY_HAND
-
-    def suggest(self, snapshot: Snapshot, settings: Settings) -> Suggestion:
-        check_moves(snapshot, self.moves)
-        return Suggestion(moves=self.moves)
-
-
 def make_proposal(
     snapshot: Snapshot,
     policy: Policy,
@@ -129,15 +117,23 @@ def make_proposal(
         moves=suggestion.moves,
         owners={group: snapshot.owners[group] for move in suggestion.moves for group in move.groups},
         choice=choice,
-        forecast=forecast(snapshot, suggestion.moves, settings.measure, choice.cost),
+        forecast=forecast(snapshot, suggestion.moves, settings.measure, choice.cost, suggestion.among),
         findings=suggestion.findings,
     )
 
 
-def stale(proposal: Proposal, epoch: Epoch, moving: Collection[int] = ()) -> list[str]:
+def stale(
+    proposal: Proposal,
+    epoch: Epoch,
+    moving: Collection[int] = (),
+    *,
+    pinned: Collection[int] = (),
+    excluded: Collection[int] = (),
+) -> list[str]:
     """Why the proposal must not be executed under `epoch`; empty where it may be.
 
-    Other groups may have moved since: only a group that this proposal touches makes it stale.
+    Other groups may have moved since: only a group that this proposal touches makes it stale. `pinned` groups and
+    `excluded` workers are those of this moment: who made the proposal may not have known them.
     """
     if proposal.query != epoch.query:
         return [f"It was made for query {proposal.query}, not for {epoch.query}."]
@@ -150,40 +146,11 @@ def stale(proposal: Proposal, epoch: Epoch, moving: Collection[int] = ()) -> lis
             reasons.append(f"Group {group} belonged to worker {owner} and belongs to worker {now} now.")
         elif group in moving:
             reasons.append(f"Group {group} is in a migration.")
+        elif group in pinned:
+            reasons.append(f"Group {group} is pinned to its worker now.")
+    # An excluded worker may be drained, by name, and gets nothing.
+    concerned = {move.receiver for move in proposal.moves}
+    if proposal.policy != Drain.name:
+        concerned |= {move.sender for move in proposal.moves}
+    reasons += [f"Worker {worker} is excluded from balancing now." for worker in sorted(concerned & set(excluded))]
     return reasons
-
-
-def check_moves(snapshot: Snapshot, moves: Sequence[SuggestedMove]) -> None:
-    """Refuse moves that cannot be made: nothing unknown, nobody down, each group at its sender and named once."""
-    seen: set[int] = set()
-    last = len(snapshot.workers) - 1
-    for move in moves:
-        for role, worker in (("sender", move.sender), ("receiver", move.receiver)):
-            if not 0 <= worker <= last:
-                raise InvalidInput(role, worker, "is no worker of this query", f"Use a number from 0 to {last}.")
-            if not snapshot.workers[worker].alive:
-                raise InvalidInput(role, worker, "is down", "Wait until it reports again.")
-        if move.sender == move.receiver:
-            raise InvalidInput("receiver", move.receiver, "is the sender too", "Name another worker.")
-        if not move.groups:
-            raise InvalidInput("groups", [], "is empty", "Name at least one group.")
-        for group in move.groups:
-            _check_group(snapshot, move, group, seen)
-            seen.add(group)
-
-
-def _check_group(snapshot: Snapshot, move: SuggestedMove, group: int, seen: Collection[int]) -> None:
-    if not 0 <= group < len(snapshot.owners):
-        last = len(snapshot.owners) - 1
-        raise InvalidInput("groups", group, "is no group of this query", f"Use numbers from 0 to {last}.")
-    if group in seen:
-        raise InvalidInput("groups", group, "is named twice", "Name each group once.")
-    if group in snapshot.moving:
-        raise InvalidInput("groups", group, "is in a migration", "Wait for its end, or cancel it.")
-    if snapshot.owners[group] != move.sender:
-        owner = snapshot.owners[group]
-        raise InvalidInput(
-            "groups", group, f"belongs to worker {owner}, not to {move.sender}", f"Move it from {owner}."
-        )
-    if group in snapshot.pinned:
-        raise InvalidInput("groups", group, "is pinned", "Unpin it first.")

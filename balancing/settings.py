@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, cast, get_args
@@ -62,7 +61,7 @@ def parse_settings(body: Mapping[str, Any], base: Settings | None = None) -> Set
     _check_one_of("strategy", merged["strategy"], STRATEGIES)
     for name, low, high in _RANGES:
         value = merged[name]
-        if value is not None and not (math.isfinite(value) and low <= value <= high):
+        if value is not None and not low <= value <= high:
             raise InvalidInput(name, value, "is out of range", f"Use a number from {low:g} to {high:g}.")
     if merged["stop_ratio"] > merged["start_ratio"]:
         raise InvalidInput(

@@ -107,39 +107,48 @@ def parse_choice(body: dict[str, Any]) -> Choice:
 
 
 def mslb_cost(snapshot: Snapshot, moves: Sequence[SuggestedMove], wave_bytes: float | None = None) -> Cost:
-    """Eqs 1-3; `wave_bytes` is what one wave of a migration may ship (balancing/pacing.py), None for all at once."""
+    """Eqs 1-3; `wave_bytes` is what an executor may ship at a time (balancing/pacing.py), None for all at once."""
     batch_s = snapshot.batch_ms / 1000
     work_ns = unrelieved_ns = 0.0
-    waves_most = 0
     exports: dict[str, float] = {}
     imports: dict[str, float] = {}
+    shipped: dict[str, list[float]] = {}
+    """Sizes of the groups that an executor packs or takes in."""
     for move in moves:
         sizes = [snapshot.group_bytes[group] for group in move.groups]
-        size = sum(sizes)
-        # A group is not divided, so no wave is smaller than the largest group.
-        wave = size if wave_bytes is None else min(size, max(wave_bytes, max(sizes, default=0.0)))
-        waves = max(1, math.ceil(size / wave)) if wave > 0 else 1
-        recompute_ns = recomputing_ns(snapshot, move)
-        work_ns += size * (snapshot.export_ns_per_byte + snapshot.import_ns_per_byte) + recompute_ns
+        export_ns = sum(sizes) * snapshot.export_ns_per_byte
+        import_ns = sum(sizes) * snapshot.import_ns_per_byte + recomputing_ns(snapshot, move)
+        work_ns += export_ns + import_ns
         sender, receiver = snapshot.executor_of(move.sender), snapshot.executor_of(move.receiver)
-        exports[sender] = exports.get(sender, 0.0) + wave * snapshot.export_ns_per_byte
-        unpacking_ns = wave * snapshot.import_ns_per_byte + recompute_ns / waves
-        imports[receiver] = imports.get(receiver, 0.0) + unpacking_ns
+        exports[sender] = exports.get(sender, 0.0) + export_ns
+        imports[receiver] = imports.get(receiver, 0.0) + import_ns
+        for executor in (sender, receiver):
+            shipped.setdefault(executor, []).extend(sizes)
+    shares = {executor: _share_at_a_time(sizes, wave_bytes) for executor, sizes in shipped.items()}
+    waves = {executor: math.ceil(1 / share) for executor, share in shares.items()}
+    for move in moves:
         # Waves relieve the sender little by little: half of the time, on the whole.
         load = sum(snapshot.group_cpu[group] for group in move.groups)
-        unrelieved_ns += load * batch_s * (ASK_BATCHES + WAVE_BATCHES * (waves + 1) / 2)
-        waves_most = max(waves_most, waves)
-    pause_ms = max([*exports.values(), *imports.values()], default=0.0) / 1e6
+        most = max(waves[snapshot.executor_of(worker)] for worker in (move.sender, move.receiver))
+        unrelieved_ns += load * batch_s * (ASK_BATCHES + WAVE_BATCHES * (most + 1) / 2)
+    waves_most = max(waves.values(), default=0)
+    pauses_ns = [ns * shares[executor] for each in (exports, imports) for executor, ns in each.items()]
     seconds = (ASK_BATCHES + WAVE_BATCHES * waves_most + CLOSE_BATCHES) * batch_s + work_ns / 1e9 if moves else 0.0
     return Cost(
         strategy="mslb",
         seconds=seconds,
-        pause_ms=pause_ms,
+        pause_ms=max(pauses_ns, default=0.0) / 1e6,
         work_ns=work_ns,
         unrelieved_ns=unrelieved_ns,
         rows_duplicated=0.0,
         waves=waves_most,
     )
+
+
+def _share_at_a_time(sizes: Sequence[float], wave_bytes: float | None) -> float:
+    """Of all that an executor ships; a group is not divided, so no wave is smaller than the largest one."""
+    total = sum(sizes)
+    return 1.0 if wave_bytes is None or total <= 0 else min(1.0, max(wave_bytes, *sizes) / total)
 
 
 def recomputing_ns(snapshot: Snapshot, move: SuggestedMove) -> float:

@@ -50,7 +50,9 @@ class Pairwise:
         # The receiver must not become what the sender was: that would be a circle.
         if not groups or loads[least] + moved >= loads[largest]:
             return Suggestion(findings=findings)
-        return Suggestion(moves=(SuggestedMove(sender=sender, receiver=receiver, groups=groups),), findings=findings)
+        move = SuggestedMove(sender=sender, receiver=receiver, groups=groups)
+        # Others may be loaded as much as the largest: their turn comes, and what this move gains is the pair's.
+        return Suggestion(moves=(move,), findings=findings, among=(largest, least))
 
 
 def _within(groups: list[int], snapshot: Snapshot, max_bytes: int) -> list[int]:

@@ -54,6 +54,8 @@ class Finding:
 class Suggestion:
     moves: tuple[SuggestedMove, ...] = ()
     findings: tuple[Finding, ...] = ()
+    among: tuple[str, ...] = ()
+    """Executors whose largest load the moves are to lower; all that take part where none is named."""
 
 
 class Policy(Protocol):

@@ -27,7 +27,7 @@ from balancing.protocols.events import (
     PartitionsToMove,
     WaveAllowed,
 )
-from balancing.protocols.mslb import MSLB
+from balancing.protocols.mslb import MSLB, SHIPPING
 from balancing.protocols.ptlb import PTLB
 from balancing.protocols.table import FINAL, Row, State, Table
 from trimtab.errors import TrimtabError
@@ -38,7 +38,7 @@ COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled-back"
 IN_PART: Final = "committed-in-part"
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 STORY_KEPT: Final = 300
 STORY_BEGINNING: Final = 20
@@ -58,8 +58,9 @@ class Request:
 class Pace:
     """How much may move at a time."""
 
-    wave_bytes: int | None = None
-    """At most this much state per wave (always at least one group); None: all at once."""
+    max_pause_ms: float | None = None
+    """A batch may take so much longer; None: the default factor (balancing/pacing.py). How many bytes that makes is
+    reckoned for each wave, from what those before it cost."""
     order: Literal["hot-first", "hot-last"] = "hot-first"
 
 
@@ -86,6 +87,11 @@ class Wave:
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def shipping(self) -> bool:
+        """Whether its groups are being packed or taken in, there or back, or will be in the next batches."""
+        return self.state in SHIPPING
 
 
 @dataclass(frozen=True, kw_only=True)

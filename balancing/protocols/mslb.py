@@ -99,3 +99,6 @@ MSLB: Final = Table(
     opening=State.DEACTIVATING,
     closing=State.REACTIVATING,
 )
+
+SHIPPING: Final = frozenset({State.DEACTIVATING, State.DEACTIVATED, State.SENDING, State.RECEIVING, State.RETURNING})
+"""States of a wave in which batches pack or take in its groups."""

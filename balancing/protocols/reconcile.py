@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from balancing.audit import Audit
 from balancing.names import parse_name
 from balancing.protocols.migration import (
     ROLLED_BACK,
@@ -162,6 +163,7 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, n
             reason="adopted",
             requested_by="manager",
             created_ms=now_ms,
+            audit=Audit(unchecked_batches=1),  # at least: nobody knows what came before
         )
     reopened = replace(migration, outcome="", adopted=True, remaining=(), waves=migration.waves[: number - 1])
     return _with_open_wave(reopened, move, number, bound)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from balancing.explain import Arrival, why_here, why_no_move
-from balancing.policies import Drain, Fill, Level, Pairwise, Policy, SuggestedMove
-from balancing.proposal import ByHand, Proposal, make_proposal, parse_proposal, stale
+from balancing.policies import Drain, Fill, Level, Pairwise, Policy
+from balancing.proposal import Proposal, make_proposal, parse_proposal, stale
 from balancing.settings import Settings
 from balancing.triggers import TriggerState, accept, decide
 from tests.unit.balancing_snapshots import snapshot
@@ -90,33 +90,16 @@ def test_a_proposal_is_stale_when_a_group_it_touches_has_changed() -> None:
     assert len(stale(made, epoch(query="other"))) == 1
 
 
-def test_moves_named_by_hand_get_the_same_forecast() -> None:
-    made = proposal(ByHand((SuggestedMove(sender=0, receiver=1, groups=(4, 5)),)))
-    assert made.policy == "by-hand" and made.forecast.gain == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(
-    ("move", "changes", "field"),
-    [
-        ((7, 1, (0,)), {}, "sender"),
-        ((0, 7, (0,)), {}, "receiver"),
-        ((0, 0, (0,)), {}, "receiver"),
-        ((0, 1, ()), {}, "groups"),
-        ((0, 1, (99,)), {}, "groups"),
-        ((0, 1, (0, 0)), {}, "groups"),
-        ((0, 1, (7,)), {}, "groups"),
-        ((0, 1, (0,)), {"moving": {0: 1}}, "groups"),
-        ((0, 1, (0,)), {"pinned": frozenset({0})}, "groups"),
-        ((0, 1, (0,)), {"workers": snapshot([0], [1], ["a", "b"], down=[1]).workers}, "receiver"),
-    ],
-)
-def test_impossible_moves_are_refused_by_field(
-    move: tuple[int, int, tuple[int, ...]], changes: dict[str, Any], field: str
-) -> None:
-    sender, receiver, groups = move
-    with pytest.raises(InvalidInput) as refused:
-        proposal(ByHand((SuggestedMove(sender=sender, receiver=receiver, groups=groups),)), **changes)
-    assert refused.value.field == field
+def test_a_proposal_is_stale_when_rules_have_changed() -> None:
+    made = proposal()
+    group, other = min(made.groups), next(group for group in range(6) if group not in made.groups)
+    assert stale(made, epoch(), pinned=[group]) == [f"Group {group} is pinned to its worker now."]
+    assert stale(made, epoch(), pinned=[other], excluded=[2]) == []
+    for worker in (0, 1):
+        assert stale(made, epoch(), excluded=[worker]) == [f"Worker {worker} is excluded from balancing now."]
+    drained = proposal(Drain(0))
+    assert stale(drained, epoch(), excluded=[0]) == [], "excluded, so that it stays empty"
+    assert len(stale(drained, epoch(), excluded=[1])) == 1
 
 
 def test_an_excluded_executor_does_not_hide_the_gain_of_the_others() -> None:

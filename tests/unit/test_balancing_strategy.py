@@ -68,6 +68,16 @@ def test_waves_shorten_the_pause_to_the_largest_group_at_best() -> None:
     assert mslb_cost(SEEN, MOVES, wave_bytes=1e6).waves == 2
 
 
+def test_the_moves_of_an_executor_share_what_it_may_ship() -> None:
+    """Two workers of executor a send 40 MB each; b and c take in 40 MB each, side by side."""
+    seen = snapshot([0, 1, 2], [1e6] * 3, ["a", "a", "b", "c"], group_bytes=(40e6,) * 3, export_ns_per_byte=5.0)
+    moves = tuple(SuggestedMove(sender=each, receiver=each + 2, groups=(each,)) for each in (0, 1))
+    assert mslb_cost(seen, moves).pause_ms == pytest.approx(max(80 * 5, 40 * seen.import_ns_per_byte))
+    paced = mslb_cost(seen, moves, wave_bytes=40e6)
+    assert paced.waves == 2 and paced.pause_ms == pytest.approx(40 * seen.import_ns_per_byte)
+    assert paced.unrelieved_ns > mslb_cost(seen, moves).unrelieved_ns
+
+
 def test_unmatched_states_are_recomputed_where_plans_differ() -> None:
     """MS/PT §5.1, eq 1, by hashing instead of nested loops."""
     workers = (worker(0, "a", state_rows=8000, combined_rows=4000), worker(1, "b"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancing.load import Snapshot
-from balancing.policies import Level
+from balancing.policies import Level, Pairwise
 from balancing.proposal import Proposal, make_proposal
 from balancing.settings import Settings, parse_settings
 from balancing.triggers import TriggerState, accept, decide, parse_trigger_state, resting
@@ -90,6 +90,21 @@ def test_too_little_gain_is_not_worth_a_move() -> None:
     assert (decision.act, decision.code) == (False, "too-little-gain")
 
 
+def test_pairwise_acts_although_another_executor_is_loaded_as_much() -> None:
+    """One pair at a time: the largest load of all falls only when both have had their turn."""
+    settings = replace(SETTINGS, policy="pairwise")
+    owners, state = [0] * 10 + [1] * 10 + [2, 3], TriggerState()
+    for _ in range(2):
+        seen = snapshot(owners, [UNIT] * 22, ["a", "b", "c", "d"])
+        made = make_proposal(seen, Pairwise(), settings, id="p")
+        decision = accept(decide(seen, settings, state, 0), made, settings, 0)
+        assert decision.act and made.forecast.gain == pytest.approx(0.4), decision.why
+        (move,) = made.moves
+        owners = [move.receiver if group in move.groups else owner for group, owner in enumerate(owners)]
+        state = decision.state
+    assert sorted(owners.count(worker) for worker in range(4)) == [5, 5, 6, 6]
+
+
 def test_workers_matter_once_executors_are_level() -> None:
     loads = [10 * UNIT] * 8
     seen = snapshot([0, 0, 0, 0, 2, 2, 3, 3], loads, ["a", "a", "b", "b"], slots={"a": 2, "b": 2})
@@ -114,6 +129,9 @@ def test_settings_survive_json_and_are_merged() -> None:
         ({"auto": 1}, "auto"),
         ({"start_ratio": 0.5}, "start_ratio"),
         ({"start_ratio": True}, "start_ratio"),
+        ({"start_ratio": 10**400}, "start_ratio"),
+        ({"max_moved_bytes": 10**400}, "max_moved_bytes"),
+        ({"max_pause_ms": 1e305}, "max_pause_ms"),
         ({"start_ratio": float("nan")}, "start_ratio"),
         ({"stop_ratio": 1.9}, "stop_ratio"),
         ({"measure": "heat"}, "measure"),

@@ -212,6 +212,9 @@ def test_pace() -> None:
     assert next_wave([0, 1, 2, 3], sizes, 60, "hot-last") == (1, 2, 3)
     assert next_wave([0, 1], sizes, 1) == (0,)
     assert next_wave([], sizes, 1) == ()
+    # Others are under way: what is left of the budget, or nothing.
+    assert next_wave([0, 1, 2, 3], sizes, 60, used_bytes=20) == (1, 3)
+    assert next_wave([0, 1], sizes, 60, used_bytes=50) == next_wave([0, 1], sizes, 60, used_bytes=99) == ()
 
 
 def test_budget() -> None:
@@ -298,7 +301,26 @@ def test_audit_guesses_nothing() -> None:
     """A batch without all reports is unchecked; one without moves of the migration is none of its business."""
     alone = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4))
     verdict = Audit().add(M, alone).verdict()
-    assert (verdict.clean, verdict.checked_batches, verdict.unchecked_batches) == (True, 0, 1)
-    assert Audit().add("other", alone) == Audit()
+    assert (verdict.checked_batches, verdict.unchecked_batches) == (0, 1)
+    assert not verdict.clean, "nobody looked"
+    assert Audit().add("other", alone).verdict() == Audit().verdict()
     two = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
     assert Audit().add(M, two, workers=3).verdict().unchecked_batches == 1
+
+
+def test_audit_counts_batches_that_nobody_saw() -> None:
+    """Between two that were seen, or between a migration's beginning and its first: unless no move was open there."""
+
+    def batch(number: int, *moves: Move) -> CommittedBatch:
+        reports = (rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
+        return committed(epoch(*moves), *reports, batch=number)
+
+    begun = Audit(newest_batch=4)
+    idle = begun.add(M, batch(7))
+    assert idle.verdict() == Audit().verdict()
+    assert idle.add(M, batch(8, THERE)).verdict().unchecked_batches == 0
+    assert begun.add(M, batch(7, THERE)).verdict().unchecked_batches == 2
+    seen = begun.add(M, batch(5, THERE))
+    assert seen.add(M, batch(9, THERE)).verdict().unchecked_batches == 3
+    closed = seen.add(M, batch(9)).verdict()
+    assert (closed.checked_batches, closed.unchecked_batches, closed.clean) == (1, 3, True)
