@@ -16,6 +16,7 @@ from balancing.proposal import Proposal, make_proposal
 from balancing.settings import Settings
 from balancing.triggers import Decision, TriggerState, accept, decide, parse_trigger_state, resting
 from manager import takeup
+from manager.journal import Entry
 from manager.requests import MoveRequest, RebalanceRequest, Refused, check
 from manager.store import now_ms
 
@@ -72,7 +73,7 @@ class Automatic:
             )
             decision = accept(decision, proposal, settings, now_ms())
         self._state = decision.state
-        await runner.store.save_decision(runner.query, {**decision.to_json(), "at_ms": now_ms()})
+        await runner.write(Entry(decision={**decision.to_json(), "at_ms": now_ms()}))
         if decision.act and proposal is not None:
             await self._carry_out(decision, proposal, settings)
 

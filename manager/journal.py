@@ -2,6 +2,10 @@
 
 Every write is one script that first checks that the lease is this leader's: all of it happens, or nothing and the
 leader stands down (`Fenced`). A step is journaled here before it is enacted, so that the next manager finds it.
+
+Nobody else writes events, so the newest one tells whether Redis still has what was written: where it is another one
+than this leader's last, Redis went back (a failover to a replica that lagged), and nothing is written on top
+(`WentBack`).
 """
 
 from __future__ import annotations
@@ -15,28 +19,42 @@ from redis.exceptions import ResponseError
 
 from manager.lease import Fenced, Lease
 from manager.settings import CLOSED_KEPT, EVENTS_KEPT
+from manager.snapshots import SNAPSHOT_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
-from trimtab.store import PUBLISH, publish_arguments
+from trimtab.store import ALARMS_KEPT, PUBLISH, publish_arguments
 
 Json = dict[str, Any]
 
+_NO_EVENT: Final = "0-0"
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
-# KEYS: lease, migrations, rebalances, closed, requests, events
-# ARGV: lease value, events kept, closed kept, now ms, then operation, name, text ...
+# KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision
+# ARGV: lease value, events kept, closed kept, alarms kept, snapshot's seconds, now ms, id of the newest event as far as
+# it is known, then operation, name, text ...
 #   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
-#   request: take this text off the list of requests; event: append it
+#   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it
+# Returns the id of the newest event.
 WRITE: Final = f"""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then {_FENCED} end
-for i = 5, #ARGV, 3 do
+local last = redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1)
+local newest = last[1] and last[1][1] or '{_NO_EVENT}'
+if ARGV[7] ~= '' and ARGV[7] ~= newest then return redis.error_reply('WENTBACK the newest event is ' .. newest) end
+for i = 8, #ARGV, 3 do
   local what, name, text = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  if what == 'migration' then redis.call('HSET', KEYS[2], name, text)
+  if what == 'migration' then
+    redis.call('HSET', KEYS[2], name, text)
+    redis.call('ZREM', KEYS[4], 'migration:' .. name)
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
-  elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[4], name)
+  elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[6], name)
   elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
-  elseif what == 'event' then redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
+  elseif what == 'event' then newest = redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
+  elseif what == 'alarm' then
+    redis.call('LPUSH', KEYS[7], text)
+    redis.call('LTRIM', KEYS[7], 0, tonumber(ARGV[4]) - 1)
+  elseif what == 'snapshot' then redis.call('SET', KEYS[8], text, 'EX', ARGV[5])
+  elseif what == 'decision' then redis.call('SET', KEYS[9], text)
   end
 end
 local spare = redis.call('ZCARD', KEYS[4]) - tonumber(ARGV[3])
@@ -47,7 +65,7 @@ if spare > 0 then
     redis.call('HDEL', kind == 'migration' and KEYS[2] or KEYS[3], name)
   end
 end
-return 1
+return newest
 """
 
 # As PUBLISH in trimtab/store.py, with KEYS[8] = lease and, last in ARGV, its value.
@@ -56,6 +74,10 @@ PUBLISH_AS_LEADER: Final = f"""
 if redis.call('GET', KEYS[8]) ~= table.remove(ARGV) then {_FENCED} end
 if tonumber(ARGV[1]) > tonumber(redis.call('GET', KEYS[1]) or '0') then redis.call('DEL', KEYS[2]) end
 {PUBLISH}"""
+
+
+class WentBack(TrimtabError):
+    """Redis has lost what this leader wrote: it is to be written again before anything else is."""
 
 
 class Overtaken(TrimtabError):
@@ -74,6 +96,10 @@ class Entry:
     """Text of the request that this entry answers."""
     events: tuple[Json, ...] = ()
     """at_ms, kind, text, data."""
+    alarms: tuple[Json, ...] = ()
+    """at_ms, kind, text."""
+    snapshot: str = ""
+    decision: Json | None = None
 
     def __bool__(self) -> bool:
         return self != Entry()
@@ -95,41 +121,73 @@ class Journal:
             redis_keys.closed(query),
             redis_keys.requests(query),
             redis_keys.events(query),
+            redis_keys.alarms(query),
+            redis_keys.snapshot(query),
+            redis_keys.decision(query),
         ]
+        self._newest = ""
+        """Id of the newest event, as of the last write; nothing where that is not known."""
+
+    def forget(self) -> None:
+        """Another may have written since."""
+        self._newest = ""
+
+    async def begin(self) -> None:
+        """What Redis has now is what counts."""
+        self._newest = await self._newest_event()
+
+    async def went_back(self) -> bool:
+        return self._newest not in ("", await self._newest_event())
+
+    async def _newest_event(self) -> str:
+        found: Any = await self._client.xrevrange(redis_keys.events(self._query), count=1)
+        return str(found[0][0]) if found else _NO_EVENT
 
     async def write(self, entry: Entry, now_ms: int) -> None:
         if not entry:
             return
         operations: list[str] = []
+
+        def add(operation: str, name: str, body: Json) -> None:
+            operations.extend((operation, name, json.dumps(body, separators=(",", ":"))))
+
         for name, body in entry.migrations.items():
-            operations += ["migration", name, json.dumps(body, separators=(",", ":"))]
+            add("migration", name, body)
         for name, body in entry.rebalances.items():
-            operations += ["rebalance", name, json.dumps(body, separators=(",", ":"))]
+            add("rebalance", name, body)
         for name in entry.closed:
             operations += ["closed", name, ""]
         if entry.request:
             operations += ["request", "", entry.request]
         for body in entry.events:
-            operations += ["event", "", json.dumps(body, separators=(",", ":"))]
-        await self._run(
-            self._write, self._keys, [self._lease.value, str(EVENTS_KEPT), str(CLOSED_KEPT), str(now_ms), *operations]
-        )
+            add("event", "", body)
+        for body in entry.alarms:
+            add("alarm", "", body)
+        if entry.snapshot:
+            operations += ["snapshot", "", entry.snapshot]
+        if entry.decision is not None:
+            add("decision", "", entry.decision)
+        kept = [str(EVENTS_KEPT), str(CLOSED_KEPT), str(ALARMS_KEPT), str(SNAPSHOT_TTL_S)]
+        arguments = [self._lease.value, *kept, str(now_ms), self._newest, *operations]
+        self._newest = await self._run(self._write, self._keys, arguments)
 
     async def publish(self, epoch: Epoch) -> None:
         """Add the epoch that follows the newest one; the same again is fine, any other raises Overtaken."""
         keys, arguments = publish_arguments(epoch)
         await self._run(self._publish, [*keys, redis_keys.lease(self._query)], [*arguments, self._lease.value])
 
-    async def _run(self, script: Any, keys: list[str], arguments: list[str]) -> None:
+    async def _run(self, script: Any, keys: list[str], arguments: list[str]) -> str:
         if not self._lease.held:
             # Cut off for long: a standby may lead by now, and our write may be on its way for longer than we think.
             raise Fenced(f"the lease of {self._query} has ended")
         try:
-            await script(keys=keys, args=arguments)
+            return str(await script(keys=keys, args=arguments))
         except ResponseError as error:
             if str(error).startswith("FENCED"):
                 self._lease.forget()
                 raise Fenced(str(error)) from None
+            if str(error).startswith("WENTBACK"):
+                raise WentBack(str(error)) from None
             if str(error).startswith(("EPOCHTAKEN", "EPOCHGAP")):
                 raise Overtaken(str(error)) from None
             raise

@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, cast
 import redis.asyncio
 
 from manager.settings import REQUESTS_MAX, Rules
-from manager.store import Json, ManagerStore, now_ms
+from manager.snapshots import snapshot_age_ms
+from manager.store import Heartbeat, Json, ManagerStore, now_ms
 from trimtab import redis_keys
 from trimtab.epochs import Epoch
 from trimtab.errors import InvalidInput, TrimtabError
@@ -26,6 +27,7 @@ STRATEGIES: Final = ("auto", "ptlb", "mslb")
 ORDERS: Final = ("hot-first", "hot-last")
 MEASURES: Final = ("cpu", "bytes")
 MOVES_MAX: Final = 1_000
+PAUSE_MAX_MS: Final = 3_600_000
 SILENT_BATCHES: Final = 3
 """A worker that did not report in this many committed batches is down: every worker runs in every batch."""
 
@@ -144,8 +146,10 @@ def parse_rebalance(body: Json) -> Rebalance:
     return Rebalance(**{**body, "migrations": tuple(body["migrations"])})
 
 
-def parse_request(body: Json) -> Request:
+def parse_request(body: Any) -> Request:
     """A request from the list; ValueError for one that is none."""
+    if not isinstance(body, dict) or not isinstance(body.get("id"), str):
+        raise ValueError("not a request: no object with an id")
     rest = {name: value for name, value in body.items() if name != "kind"}
     try:
         if body["kind"] == "rebalance":
@@ -195,9 +199,19 @@ async def view(store: ManagerStore, query: str, heartbeat_max_ms: int) -> View:
         epoch=epoch,
         moving=groups_moving(epoch, migrations.values()),
         up=workers_up(reports, None if heartbeat is None else heartbeat.committed),
-        stopped=heartbeat is None or now_ms() - heartbeat.at_ms > heartbeat.silence_max_ms(heartbeat_max_ms),
+        stopped=await _is_silent(store, query, heartbeat, heartbeat_max_ms),
         rules=await store.rules(query),
     )
+
+
+async def _is_silent(store: ManagerStore, query: str, heartbeat: Heartbeat | None, least_ms: int) -> bool:
+    if heartbeat is None:
+        return True
+    silence_ms = heartbeat.silence_max_ms(least_ms)
+    if abs(now_ms() - heartbeat.at_ms) <= silence_ms:
+        return False
+    # The driver's clock may be wrong; a leader has noticed by its own when it spoke, and wrote a snapshot then.
+    return await store.leader(query) is None or await snapshot_age_ms(store.client, query) > silence_ms
 
 
 def count_workers(definition: Json | None, epoch: Epoch, reports: Mapping[int, WorkerReport]) -> int:
@@ -284,8 +298,8 @@ def _check_form(request: RebalanceRequest) -> None:
     _known("strategy", request.strategy, STRATEGIES)
     _known("order", request.order, ORDERS)
     pause = request.max_pause_ms
-    if pause is not None and not 0 < pause < float("inf"):
-        raise Refused("max_pause", pause, "is no duration", "Give more than 0, for example 500ms.")
+    if pause is not None and not 0 < pause <= PAUSE_MAX_MS:
+        raise Refused("max_pause", pause, "is out of range", "Give more than 0 and at most an hour, for example 500ms.")
     if not request.moves:
         raise Refused("moves", [], "is empty", "Name at least one move.")
     if len(request.moves) > MOVES_MAX:

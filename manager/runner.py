@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from redis.exceptions import RedisError
 
+from balancing.audit import Audit
 from balancing.committed import CommittedBatch
 from balancing.compose import NotComposable, compose
+from balancing.load import Snapshot
 from balancing.pacing import next_wave
 from balancing.protocols.events import Begin, CancelRequested, Event, WaveAllowed
 from balancing.protocols.migration import (
@@ -41,9 +44,9 @@ from manager.inbox import Inbox
 from manager.lease import Fenced, Lease
 from manager.requests import Rebalance, View, parse_rebalance
 from manager.settings import ManagerSettings, Rules
-from manager.snapshots import save_snapshot
+from manager.snapshots import snapshot_text
 from manager.stalls import Stalls
-from manager.store import Json, ManagerStore, now_ms
+from manager.store import Heartbeat, Json, ManagerStore, now_ms
 from manager.takeup import outcome_of
 from manager.watch import Watch
 from trimtab.moves import moves_of
@@ -90,6 +93,8 @@ class QueryRunner:
         """Those that ended lately: an epoch that still shows their moves is old news."""
         self.rebalances: dict[str, Rebalance] = {}
         """Those under way."""
+        self.ended: dict[str, Rebalance] = {}
+        """Those that ended lately: Redis may forget that they have."""
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
@@ -104,6 +109,7 @@ class QueryRunner:
         self._loaded = False
         self._parked = False
         self._snapshot_at = -float("inf")
+        self._snapshot_of: Heartbeat | None = None
         self._alarmed: set[str] = set()
 
     @property
@@ -124,13 +130,18 @@ class QueryRunner:
             except Fenced as error:
                 log.warning("%s: %s; standing down", self.query, error)
                 self._forget()
+            except journal.WentBack as error:
+                # The next turn begins with putting it right.
+                log.warning("%s: Redis went back: %s", self.query, error)
             except (RedisError, OSError, TimeoutError) as error:
                 self._note_problem(f"Redis does not answer: {error}")
                 delay_s = self._longer(delay_s)
             except Exception as error:
                 # A bug must not take the other queries' manager down with it.
                 log.exception("%s: a turn failed", self.query)
-                self._note_problem(f"{type(error).__name__}: {error}")
+                problem = f"{type(error).__name__}: {error}"
+                await self._tell_problem(problem)
+                self._note_problem(problem)
                 delay_s = self._longer(delay_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
@@ -146,8 +157,9 @@ class QueryRunner:
         if not self.watch.running or self.watch.bound is None:
             await self._park()
             return
-        if not self._loaded:
-            await self._load()
+        if not self._loaded or await self._journal.went_back():
+            await (self._write_again() if self._loaded else self._load())
+            await self._catch_up()
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
         await self._resume()
@@ -162,18 +174,23 @@ class QueryRunner:
         await self._begin()
         await self._allow_waves()
         await self._publish()
-        if batches:
-            await self._save_snapshot()
+        await self._save_snapshot()
 
     # Leading
 
     async def _lead(self) -> bool:
+        epochs = [epoch for epoch in (self.watch.current, self.watch.bound) if epoch is not None]
+        newest = max((epoch.fence for epoch in epochs), default=0)
         if self.lease.held:
+            if self.lease.fence < newest:
+                # Redis had forgotten the epochs when it was given: no batch would ever be bound to ours.
+                await self.lease.release()
+                raise Fenced(f"token {self.lease.fence} is older than the epoch's, {newest}")
             await self.lease.keep()
             return True
         self._forget()
-        epochs = [epoch for epoch in (self.watch.current, self.watch.bound) if epoch is not None]
-        if not await self.lease.acquire(max((epoch.fence for epoch in epochs), default=0)):
+        # Without an epoch nobody knows which token would be large enough: the driver will put it back.
+        if not epochs or not await self.lease.acquire(newest):
             return False
         log.info("%s: leading with token %d", self.query, self.lease.fence)
         await self.tell("leader", f"{self.lease.value.split()[0]} leads with token {self.lease.fence}")
@@ -183,7 +200,8 @@ class QueryRunner:
         """What a leader knows comes from the journal; whoever does not lead knows nothing."""
         self.lease.forget()
         self._loaded = False
-        self.migrations, self.rebalances, self.closed = {}, {}, {}
+        self.migrations, self.closed, self.rebalances, self.ended = {}, {}, {}, {}
+        self._journal.forget()
         self._automatic.forget()
 
     def _note_problem(self, problem: str) -> None:
@@ -193,29 +211,56 @@ class QueryRunner:
         # A write may have happened although its answer was lost: read again what the journal says.
         self._loaded = False
 
+    async def _tell_problem(self, problem: str) -> None:
+        """Said to people, once: the query is not managed until a turn succeeds, whoever leads."""
+        if self.problem or problem in self._alarmed:
+            return
+        with contextlib.suppress(RedisError, OSError):
+            await self.store.alarm(self.query, "manager", f"the manager fails: {problem}")
+            self._alarmed.add(problem)
+
     def _longer(self, delay_s: float) -> float:
         return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
 
     async def _load(self) -> None:
         """The journal, as the last leader (or this one) left it. What disagrees with the bound epoch is put right."""
         assert self.watch.bound is not None
-        self.migrations, self.closed = {}, {}
-        showing = {move.id.rpartition(".w")[0] for move in moves_of(self.watch.bound)}
+        await self._journal.begin()
+        self.migrations, self.closed, self.rebalances = {}, {}, {}
+        for name, body in (await self.store.rebalances(self.query)).items():
+            try:
+                rebalance = parse_rebalance(body)
+            except (KeyError, TypeError, ValueError) as error:
+                await self.alarm("journal", f"rebalance {name} cannot be read and is left alone: {error}")
+                continue
+            if rebalance.state == "running":
+                self.rebalances[name] = rebalance
+        # Those that have ended count where a rebalance is judged by them, or where the epoch still shows them.
+        wanted = {move.id.rpartition(".w")[0] for move in moves_of(self.watch.bound)}
+        wanted |= {name for rebalance in self.rebalances.values() for name in rebalance.migrations}
         records = await self.store.migrations(self.query)
         for name, body in records.items():
-            if body.get("outcome") and name not in showing:
+            if body.get("outcome") and name not in wanted:
                 continue
             try:
                 migration = parse_migration(body)
             except (KeyError, TypeError, ValueError) as error:
-                await self._alarm("journal", f"migration {name} cannot be read and is left alone: {error}")
+                await self.alarm("journal", f"migration {name} cannot be read and is left alone: {error}")
                 continue
             (self.closed if migration.done else self.migrations)[name] = migration
-        found = (parse_rebalance(body) for body in (await self.store.rebalances(self.query)).values())
-        self.rebalances = {each.id: each for each in found if each.state == "running"}
         self._loaded = True
         await self._close_rebalances(records)
-        await self._catch_up()
+
+    async def _write_again(self) -> None:
+        """Redis has lost writes, and this leader has made them all: what it knows is right."""
+        await self._journal.begin()
+        migrations = _lost({**self.closed, **self.migrations}, await self.store.migrations(self.query))
+        rebalances = _lost({**self.ended, **self.rebalances}, await self.store.rebalances(self.query))
+        closed = [f"migration:{name}" for name in migrations if name in self.closed]
+        closed += [f"rebalance:{name}" for name in rebalances if name in self.ended]
+        await self.write(journal.Entry(migrations=migrations, rebalances=rebalances, closed=tuple(closed)))
+        names = ", ".join([*migrations, *rebalances]) or "none"
+        await self.alarm("journal-lost", f"Redis went back; records written again: {names}")
 
     async def _catch_up(self) -> None:
         """Audits count every batch: those that were committed while nobody led are read now."""
@@ -230,10 +275,10 @@ class QueryRunner:
             state = outcome_of([each for each in mine if each is not None])
             if state is not None or not any(mine):
                 ended = replace(rebalance, state=state or "rolled-back", closed_ms=now_ms())
-                del self.rebalances[ended.id]
                 await self.write(
                     journal.Entry(rebalances={ended.id: ended.to_json()}, closed=(f"rebalance:{ended.id}",))
                 )
+                self._end(ended)
 
     async def _park(self) -> None:
         """The query has stopped: its migrations stay as they are until it runs again."""
@@ -266,7 +311,7 @@ class QueryRunner:
         await self._enact(reconcile(self.migrations.values(), batch.bound, now))
         adopted = adopt(batch.bound, [*self.closed.values(), *self.migrations.values()], now)
         if adopted:
-            await self._alarm("journal-lost", f"migrations made again from epoch {batch.bound.number}")
+            await self.alarm("journal-lost", f"migrations made again from epoch {batch.bound.number}")
             await self._enact(adopted)
 
     async def _audit(self, batch: CommittedBatch) -> None:
@@ -277,7 +322,7 @@ class QueryRunner:
                 continue
             changed[migration.id] = replace(migration, audit=audit)
             for problem in audit.problems[len(migration.audit.problems) :]:
-                await self._alarm("audit", f"migration {migration.id}: {problem}")
+                await self.alarm("audit", f"migration {migration.id}: {problem}")
         if changed:
             await self.write(journal.Entry(migrations={name: each.to_json() for name, each in changed.items()}))
             self.migrations.update(changed)
@@ -291,7 +336,7 @@ class QueryRunner:
             instructions = migration.handle(event)
         except ProtocolError as error:
             log.exception("%s: migration %s", self.query, migration.id)
-            await self._alarm("protocol", str(error))
+            await self.alarm("protocol", str(error))
             instructions = []
         await self._enact(instructions, request)
 
@@ -313,12 +358,9 @@ class QueryRunner:
             await self._journal_step(write, tells if last else [], request if last else "")
         if not writes:
             events = tuple(_event(tell.kind, tell.text) for tell in tells)
-            await self.write(journal.Entry(events=events, request=request))
-        for tell in tells:
-            if tell.kind == "alarm":
-                await self.store.alarm(self.query, "migration", tell.text)
+            await self.write(journal.Entry(events=events, alarms=_alarms(tells), request=request))
 
-    async def _journal_step(self, write: Journal, tells: Iterable[Tell], request: str) -> None:
+    async def _journal_step(self, write: Journal, tells: Sequence[Tell], request: str) -> None:
         migration = write.migration
         newest = migration.story[-1]
         data: Json = {
@@ -342,13 +384,20 @@ class QueryRunner:
             ),
             request=request,
             events=tuple(events),
+            alarms=_alarms(tells),
         )
         self._crash(f"before:{write.point}")
         await self.write(entry)
         self._crash(f"after:{write.point}")
         self._hold(migration)
         if rebalance:
-            self.rebalances.pop(rebalance.id, None)
+            self._end(rebalance)
+
+    def _end(self, rebalance: Rebalance) -> None:
+        self.rebalances.pop(rebalance.id, None)
+        self.ended[rebalance.id] = rebalance
+        while len(self.ended) > CLOSED_REMEMBERED:
+            self.ended.pop(next(iter(self.ended)))
 
     def _hold(self, migration: Migration) -> None:
         self.migrations.pop(migration.id, None)
@@ -368,7 +417,9 @@ class QueryRunner:
         return None if state is None else replace(rebalance, state=state, closed_ms=now_ms())
 
     async def start(self, rebalance: Rebalance, migrations: Sequence[Migration], request: str) -> None:
-        """Journal a rebalance that was granted. Its migrations begin in this turn."""
+        """Journal a rebalance that was granted. Its migrations begin in this turn, their audits with the next batch."""
+        begins = Audit(newest_batch=self.watch.committed)
+        migrations = [replace(each, audit=begins) for each in migrations]
         entry = journal.Entry(
             migrations={each.id: each.to_json() for each in migrations},
             rebalances={rebalance.id: rebalance.to_json()},
@@ -387,23 +438,34 @@ class QueryRunner:
                 await self.handle(Begin(migration=migration.id, now_ms=now_ms(), cause=migration.reason))
 
     async def _allow_waves(self) -> None:
-        """Pacing: the next groups of each migration go as soon as those before are where they belong."""
-        for migration in list(self.migrations.values()):
-            if not migration.wants_wave:
-                continue
+        """Pacing: the next groups of each migration go as soon as those before are where they belong, and its executors
+        have room for them. In turn: who has had the fewest waves comes first."""
+        wanting = [each for each in self.migrations.values() if each.wants_wave]
+        snapshot = self.watch.snapshot(self.receivers(), self.rules) if wanting else None
+        for migration in sorted(wanting, key=lambda each: (len(each.waves), each.created_ms, each.id)):
             groups = migration.remaining
             if migration.strategy == "mslb":
-                groups = next_wave(groups, self._group_bytes(groups), migration.pace.wave_bytes, migration.pace.order)
-            cause = f"{len(groups)} of {len(migration.remaining)} groups"
-            await self.handle(WaveAllowed(migration=migration.id, groups=groups, now_ms=now_ms(), cause=cause))
+                groups = self._next_wave(migration, snapshot) if snapshot else ()
+            if groups:
+                cause = f"{len(groups)} of {len(migration.remaining)} groups"
+                await self.handle(WaveAllowed(migration=migration.id, groups=groups, now_ms=now_ms(), cause=cause))
 
-    def _group_bytes(self, groups: Iterable[int]) -> dict[int, int]:
-        """Of the fuller, where two workers have a group."""
-        largest: dict[int, int] = {}
-        for report in self.watch.newest.values():
-            for group, size in zip(report.groups, report.group_bytes, strict=True):
-                largest[group] = max(size, largest.get(group, 0))
-        return {group: largest.get(group, 0) for group in groups}
+    def _next_wave(self, migration: Migration, snapshot: Snapshot) -> tuple[int, ...]:
+        """As much as the fuller of its two executors has room for, beside all that is under way there."""
+        used: dict[str, float] = {}
+        for each in self.migrations.values():
+            shipping = [wave for wave in each.waves if wave.shipping and each.strategy == "mslb"]
+            size = sum(snapshot.group_bytes[group] for wave in shipping for group in wave.groups)
+            for worker in (each.sender, each.receiver):
+                executor = snapshot.executor_of(worker)
+                used[executor] = used.get(executor, 0.0) + size
+        return next_wave(
+            migration.remaining,
+            {group: snapshot.group_bytes[group] for group in migration.remaining},
+            snapshot.wave_bytes(migration.pace.max_pause_ms),
+            migration.pace.order,
+            max(used[snapshot.executor_of(worker)] for worker in (migration.sender, migration.receiver)),
+        )
 
     async def _publish(self) -> None:
         """The epoch that all states together mean; only when the last one published is bound, so none is skipped."""
@@ -413,7 +475,7 @@ class QueryRunner:
         try:
             epoch = compose(self.watch.current, self.migrations.values(), self.lease.fence)
         except NotComposable as error:
-            await self._alarm("protocol", str(error))
+            await self.alarm("protocol", str(error))
             return
         if epoch is None:
             return
@@ -440,22 +502,25 @@ class QueryRunner:
     async def tell(self, kind: str, text: str, data: Json | None = None) -> None:
         await self.write(journal.Entry(events=(_event(kind, text, data),)))
 
-    async def _alarm(self, kind: str, text: str) -> None:
+    async def alarm(self, kind: str, text: str) -> None:
         """An alarm, once for each text: what is wrong is wrong in every turn."""
         if text in self._alarmed:
             return
-        self._alarmed.add(text)
         log.error("%s: %s", self.query, text)
-        await self.store.alarm(self.query, kind, text)
-        await self.tell("alarm", text, {"kind": kind})
+        await self.write(
+            journal.Entry(alarms=(_alarm(kind, text),), events=(_event("alarm", text, {"kind": kind}),)),
+        )
+        self._alarmed.add(text)
 
     async def _save_snapshot(self) -> None:
-        if self._clock() - self._snapshot_at < self.settings.snapshot_s:
+        """After each sign of life of the driver, whose age tells others that the query runs (requests.view)."""
+        heard = self.watch.heartbeat
+        if heard == self._snapshot_of or self._clock() - self._snapshot_at < self.settings.snapshot_s:
             return
         snapshot = self.watch.snapshot(self.receivers(), self.rules)
         if snapshot is not None:
-            self._snapshot_at = self._clock()
-            await save_snapshot(self.store.client, snapshot)
+            await self.write(journal.Entry(snapshot=snapshot_text(snapshot)))
+            self._snapshot_at, self._snapshot_of = self._clock(), heard
 
     # What others here ask
 
@@ -466,15 +531,31 @@ class QueryRunner:
     def view(self) -> View:
         """The query as requests are checked against it."""
         assert self.watch.current is not None
+        moving = {group: move.id for move in moves_of(self.watch.current) for group in move.groups}
+        moving |= {group: each.id for each in self.migrations.values() for group in each.busy_groups}
         return View(
             query=self.query,
             workers=self.watch.workers,
             epoch=self.watch.current,
-            moving={group: each.id for each in self.migrations.values() for group in each.busy_groups},
+            moving=moving,
             up=self.watch.up,
             stopped=not self.watch.running,
             rules=self.rules,
         )
+
+
+def _lost(known: Mapping[str, Migration | Rebalance], kept: Mapping[str, Json]) -> dict[str, Json]:
+    """Records that Redis does not have as they are."""
+    bodies = {name: each.to_json() for name, each in known.items()}
+    return {name: body for name, body in bodies.items() if json.loads(json.dumps(body)) != kept.get(name)}
+
+
+def _alarms(tells: Iterable[Tell]) -> tuple[Json, ...]:
+    return tuple(_alarm("migration", tell.text) for tell in tells if tell.kind == "alarm")
+
+
+def _alarm(kind: str, text: str) -> Json:
+    return {"at_ms": now_ms(), "kind": kind, "text": text}
 
 
 def _event(kind: str, text: str, data: Json | None = None) -> Json:

@@ -50,10 +50,6 @@ class ManagerService:
         """Why this manager cannot work at the moment, or nothing: for a readiness probe."""
         return self._problem
 
-    def leads(self, query: str) -> bool:
-        runner = self.runners.get(query)
-        return runner is not None and runner.leading
-
     async def start(self) -> None:
         """Begin. Does not wait for Redis: a manager that starts first waits for it."""
         self._main = asyncio.create_task(self.run(), name="trimtab-manager")

@@ -1,12 +1,14 @@
 """The leader's load snapshot in Redis, so that any instance can show loads, propose and explain.
 
-Only the leader reads reports batch by batch and smooths them; it writes what it knows about once a second. The snapshot
-is advice, never a truth: a proposal made from an old one is checked against the epoch before it is carried out.
+Only the leader reads reports batch by batch and smooths them; it writes what it knows (`manager.journal`) about once a
+second, as long as it hears of the driver. The snapshot is advice, never a truth: a proposal made from an old one is
+checked against the epoch before it is carried out.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -41,9 +43,10 @@ def parse_snapshot(text: str | bytes) -> Snapshot:
     return Snapshot(**body)
 
 
-async def save_snapshot(client: redis.asyncio.Redis, snapshot: Snapshot) -> None:
-    """For the leader, after each committed batch."""
-    await client.set(redis_keys.snapshot(snapshot.query), snapshot_text(snapshot), ex=SNAPSHOT_TTL_S)
+async def snapshot_age_ms(client: redis.asyncio.Redis, query: str) -> float:
+    """By the clock of Redis alone; infinite where there is none."""
+    left_ms = int(await client.pttl(redis_keys.snapshot(query)))
+    return SNAPSHOT_TTL_S * 1000 - left_ms if left_ms >= 0 else math.inf
 
 
 async def load_snapshot(client: redis.asyncio.Redis, query: str) -> Snapshot | None:

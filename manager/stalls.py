@@ -33,6 +33,8 @@ class Stalls:
 
     def look(self, batch: CommittedBatch, migrations: Iterable[Migration]) -> list[Notice]:
         watermark_us = max((report.watermark_us for report in batch.reports.values()), default=self._watermark_us)
+        if watermark_us is None:
+            return []
         advanced = watermark_us != self._watermark_us
         if advanced:
             self._watermark_us, self._since = watermark_us, self._clock()

@@ -194,9 +194,6 @@ class ManagerStore:
         found = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
         return [(member, int(score)) for member, score in found]
 
-    async def pending_requests(self, query: str) -> list[Json]:
-        return [json.loads(text) for text in await self._redis.lrange(redis_keys.requests(query), 0, -1)]
-
     async def next_request(self, query: str) -> str | None:
         """The oldest request's text; it is taken off the list together with the journal's entry about it."""
         text = await self._redis.lindex(redis_keys.requests(query), 0)
@@ -255,9 +252,6 @@ class ManagerStore:
         """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
         text = await self._redis.get(redis_keys.decision(query))
         return None if text is None else json.loads(text)
-
-    async def save_decision(self, query: str, body: Json) -> None:
-        await self._redis.set(redis_keys.decision(query), json.dumps(body))
 
     async def rules(self, query: str) -> Rules:
         text = await self._redis.get(redis_keys.rules(query))

@@ -31,7 +31,13 @@ def check_proposal(request: RebalanceRequest, body: Json | None, seen: View) -> 
     if body is None:
         raise Refused("proposal", request.proposal, "is not known, or has expired", remedy, 409)
     try:
-        reasons = stale(parse_proposal(body), seen.epoch, seen.moving)
+        reasons = stale(
+            parse_proposal(body),
+            seen.epoch,
+            seen.moving,
+            pinned=seen.rules.pinned,
+            excluded=seen.rules.excluded,
+        )
     except CorruptState as error:
         raise Refused("proposal", request.proposal, str(error), remedy, 409) from None
     if reasons:
@@ -60,9 +66,7 @@ def accept(request: RebalanceRequest, seen: View, snapshot: Snapshot | None, now
                 requested_by=request.by,
                 rebalance=request.id,
                 created_ms=now_ms,
-                pace=Pace(
-                    wave_bytes=snapshot.wave_bytes(request.max_pause_ms) if snapshot else None, order=request.order
-                ),
+                pace=Pace(max_pause_ms=request.max_pause_ms, order=request.order),
             )
         )
     names = tuple(each.id for each in migrations)

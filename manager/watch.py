@@ -20,7 +20,7 @@ from trimtab.reports import WorkerReport
 
 EPOCHS_KEPT: Final = 64
 CATCH_UP_BATCHES: Final = 500
-"""How far back a new leader reads for what it must have seen whole."""
+"""How far back it is read for what must be seen whole."""
 
 
 class Watch:
@@ -63,6 +63,11 @@ class Watch:
         return self.bound is not None and self.current is not None and self.current == self.bound
 
     @property
+    def committed(self) -> int:
+        """The newest batch that was looked at; -1 for none."""
+        return self._last
+
+    @property
     def workers(self) -> int:
         assert self.bound is not None
         return count_workers(self.definition, self.bound, self.newest)
@@ -86,7 +91,8 @@ class Watch:
             return []
         if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
             self._last, self._ended, self._shape, self.newest, self.latest = -1, None, None, {}, None
-        first = max(self._last + 1, heartbeat.committed - self._settings.warm_up_batches + 1)
+        most = self._settings.warm_up_batches if self._last < 0 else CATCH_UP_BATCHES
+        first = max(self._last + 1, heartbeat.committed - most + 1)
         batches = [await self._batch(number, heartbeat) for number in range(first, heartbeat.committed + 1)]
         found = [batch for batch in batches if batch is not None]
         for batch in found:

@@ -16,10 +16,11 @@ from api.gate import GateSettings
 from api.keys import Scope
 from api.limits import Rates
 from manager.settings import ManagerSettings
-from manager.snapshots import save_snapshot
+from manager.snapshots import SNAPSHOT_TTL_S, snapshot_text
 from manager.store import ManagerStore
 from manager.watch import Watch
 from tests.simulation.data_plane import DataPlane
+from trimtab import redis_keys
 
 FRESH = GateSettings(answers_kept_s=0.0, rates=Rates(mutations_per_s=10_000, failures_per_s=10_000))
 """No answer is kept and nobody is told to wait, where a test is not about that."""
@@ -84,7 +85,7 @@ def measured(redis_url: str, query: str = "orders") -> None:
         await watch.look()
         snapshot = watch.snapshot({}, await store.rules(query))
         assert snapshot is not None
-        await save_snapshot(store.client, snapshot)
+        await store.client.set(redis_keys.snapshot(query), snapshot_text(snapshot), ex=SNAPSHOT_TTL_S)
         await store.close()
 
     asyncio.run(look())

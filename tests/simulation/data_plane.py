@@ -75,11 +75,13 @@ class DataPlane:
         query: str = "orders",
         partitions: int = 6,
         workers: int = 3,
+        executors: int = 2,
         window: int = 3,
         weights: Sequence[int] | None = None,
         incarnation: str = "abc",
     ) -> None:
         self.query, self.partitions, self.workers, self.window = query, partitions, workers, window
+        self.executors = executors
         self.weights = tuple(weights) if weights is not None else (1,) * partitions
         """Rows of each group in each batch."""
         self.store = Store(url, timeout_s=0.2)
@@ -330,7 +332,7 @@ class DataPlane:
             epoch=epoch.number,
             worker=worker,
             attempt=0,
-            executor=str(worker % 2),
+            executor=str(worker % self.executors),
             process=1,
             at_ms=time.time_ns() // 1_000_000,
             rows={"A": sum(group_rows)},

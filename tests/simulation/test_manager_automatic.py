@@ -44,6 +44,10 @@ def loads(plane: DataPlane) -> list[int]:
     ]
 
 
+def leads(service: ManagerService, query: str) -> bool:
+    return query in service.runners and service.runners[query].leading
+
+
 async def automatic(world: World) -> list[str]:
     """States of the rebalances that nobody asked for, oldest first."""
     found = [parse_rebalance(body) for body in (await world.store.rebalances(world.query)).values()]
@@ -64,6 +68,22 @@ def test_it_levels_a_skewed_load(server: EmbeddedRedis, raw: redis.Redis, strate
             assert first.by == "balancer" and "times the mean" in first.reason
             proposal = await world.store.proposal(world.query, first.request["proposal"])
             assert proposal is not None and proposal["forecast"]
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_pairwise_levels_executors_that_tie(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """The paper's policy by itself: two executors with the largest load have their turns one after the other."""
+
+    async def scenario() -> None:
+        async with skewed(server, workers=4, executors=4, weights=(8, 8, 1, 1, 8, 8, 1, 1)) as world:
+            world.manager("m")
+            await world.store.set_auto(world.query, replace(EAGER, policy="pairwise", strategy="mslb"))
+            assert loads(world.plane) == [16, 16, 2, 2]
+            await world.until(lambda: max(loads(world.plane)) <= 10, "a level load")
+            await world.until(lambda: not world.plane.bound.migrations, "its end")
+            assert len(await automatic(world)) >= 2
             world.check()
 
     asyncio.run(scenario())
@@ -161,10 +181,10 @@ def test_the_service_finds_queries_and_lets_go_of_them(server: EmbeddedRedis, ra
         assert service.not_ready()
         await service.start()
         async with World(server) as orders:
-            await orders.until(lambda: service.leads("orders"), "the first query being led")
+            await orders.until(lambda: leads(service, "orders"), "the first query being led")
             assert not service.not_ready()
             async with World(server, query="clicks", incarnation="other") as clicks:
-                await clicks.until(lambda: service.leads("clicks"), "the second query being led")
+                await clicks.until(lambda: leads(service, "clicks"), "the second query being led")
                 await orders.ask(move())
                 await clicks.ask(move(0, 2, (3,)), strategy="ptlb")
                 assert (await orders.ended()).state == (await clicks.ended()).state == "committed"
@@ -183,14 +203,20 @@ def test_a_bug_in_a_turn_does_not_end_the_manager(server: EmbeddedRedis, raw: re
         service = ManagerService(store, QUICK)
         await service.start()
         async with World(server) as world:
-            await world.until(lambda: service.leads("orders"), "the query being led")
+            await world.until(lambda: leads(service, "orders"), "the query being led")
             first = service.runners["orders"]
             first.watch.look = None  # type: ignore[method-assign, assignment]
             await world.until(lambda: first.problem, "the bug being noticed")
+
+            async def told() -> bool:
+                return any(each["kind"] == "manager" for each in await world.store.alarms("orders"))
+
+            await world.until(told, "people being told")
             del first.watch.look
             await world.ask(move())
             assert (await world.ended()).state == "committed"
             assert service.runners["orders"] is first and not first.problem
+            assert len([each for each in await world.store.alarms("orders") if each["kind"] == "manager"]) == 1
         await service.stop()
         await store.close()
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import redis
 
-from tests.simulation.managers import Proxy, World, move
+from manager.runner import QueryRunner
+from tests.simulation.managers import QUICK, Proxy, World, move
 from trimtab.embedded import EmbeddedRedis
 
 pytestmark = pytest.mark.redis
@@ -115,6 +117,59 @@ def test_another_manager_after_redis_lost_everything(server: EmbeddedRedis, raw:
     asyncio.run(scenario())
 
 
+def test_a_standby_that_never_led_does_not_lead_with_too_small_a_token(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Redis lost everything during a long batch: the standby's turn comes before the driver has put the epoch back."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            for name in ("first", "second"):
+                world.manager(name)
+                await world.until(lambda: any(each.leading for each in world.runners.values()), f"{name} leading")
+                await world.stop(name)
+            third = world.manager("third")
+            await world.ask(move())
+            assert (await world.ended()).state == "committed" and world.plane.bound.fence == 3
+            standby = QueryRunner(world.store, world.query, "standby", QUICK)
+            await standby.turn()
+            world.running = False
+            world.tasks["third"].cancel()
+            await asyncio.gather(world.tasks["third"], return_exceptions=True)
+            raw.flushall()
+            await standby.turn()
+            assert not standby.lease.held
+            world.running = True
+            await world.until(lambda: world.plane.restored, "the driver putting the bound epoch back")
+            await standby.turn()
+            assert standby.leading and standby.lease.fence > third.lease.fence
+
+    asyncio.run(scenario())
+
+
+def test_a_token_that_proves_too_small_is_given_back(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Redis went back to when there were no tokens, and was put right after somebody had taken the lease."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            leader = world.manager("m")
+            await world.until(lambda: leader.leading, "the manager leading")
+            bound = world.plane.bound
+            world.plane.offsets[-1] = replace(bound, fence=7)
+            world.plane.store.restore(world.plane.bound)
+            await world.until(lambda: leader.leading and leader.lease.fence == 8, "another token")
+            await world.ask(move())
+            assert (await world.ended()).state == "committed"
+            world.check()
+
+    asyncio.run(scenario())
+
+
+async def check_records(world: World) -> None:
+    """What Redis says at the end is what happened."""
+    migration, rebalance = await world.migration(), await world.rebalance()
+    assert rebalance.state == migration.outcome == ("committed" if world.plane.owners[0] == 1 else "rolled-back")
+    assert {name for name, _ in await world.store.history(world.query)} == {"migration:r1-1", "rebalance:r1"}
+
+
 class Memory:
     """Redis as it was at some moment, to go back to."""
 
@@ -157,6 +212,33 @@ def test_redis_goes_back(server: EmbeddedRedis, raw: redis.Redis, point: str, wr
             await world.until(lambda: gone, f"{point} being passed")
             await settle(world, restored=False)
             check_ended(world)
+            await world.until(world.is_closed, "the record of its end")
+            await check_records(world)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("point", ["after:rebalance", "after:mslb:1", "after:mslb:4"])
+def test_redis_goes_back_after_all_is_done(server: EmbeddedRedis, raw: redis.Redis, point: str) -> None:
+    """A failover to a replica that lagged: the manager keeps its connection, and has nothing to write any more."""
+
+    async def scenario() -> None:
+        async with World(server) as world:
+            memory = Memory(raw)
+            leader = world.manager("m", once(point, memory.keep))
+            await world.ask(move())
+            assert (await world.ended()).state == "committed"
+            number = world.plane.bound.number
+            memory.go_back()
+            await world.until(world.is_closed, "the record of its end")
+            await world.until(lambda: leader.watch.settled, "the bound epoch being back")
+            committed = world.plane.committed
+            await world.until(lambda: world.plane.committed > committed + 5, "five more batches")
+            await check_records(world)
+            assert world.plane.bound.number == number, "nothing was done again"
+            assert not await world.store.open_migrations(world.query)
+            assert any(each["kind"] == "journal-lost" for each in await world.store.alarms(world.query))
+            world.check()
 
     asyncio.run(scenario())
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
+from balancing.load import Snapshot
 from balancing.policies import SuggestedMove
-from balancing.proposal import ByHand, make_proposal
+from balancing.policies.policy import Suggestion
+from balancing.proposal import make_proposal
 from balancing.protocols.table import State
 from balancing.settings import Settings
 from manager.lease import Fenced
-from manager.requests import CancelRequest
+from manager.requests import CancelRequest, RebalanceRequest, requested, view
 from manager.runner import QueryRunner
+from manager.settings import Rules
 from manager.store import ManagerStore
 from tests.simulation.managers import QUICK, Killer, World, move
 from trimtab import redis_keys
@@ -32,6 +38,17 @@ def raw(server: EmbeddedRedis) -> redis.Redis:
     client = redis.Redis.from_url(server.url)
     client.flushall()
     return client
+
+
+@dataclass(frozen=True)
+class Named:
+    """Moves that somebody named, as a policy."""
+
+    moves: tuple[SuggestedMove, ...]
+    name: str = "named"
+
+    def suggest(self, snapshot: Snapshot, settings: Settings) -> Suggestion:
+        return Suggestion(moves=self.moves)
 
 
 @pytest.mark.parametrize("strategy", ["mslb", "ptlb"])
@@ -129,6 +146,71 @@ def test_a_paced_move_goes_in_waves(server: EmbeddedRedis, raw: redis.Redis) -> 
                 if epoch.migrations and before.migrations and epoch.owners != before.owners
             ]
             assert shared
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_waves_under_way_together_share_an_executors_budget(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Workers 0 and 2 are on one executor: with room for one group only, one group is on its way at a time."""
+
+    async def scenario() -> None:
+        async with World(server, partitions=12, workers=3) as world:
+            world.manager("m")
+            await world.ask(move(0, 1, (0, 3)), move(0, 2, (6,)), move(2, 1, (2, 5)), max_pause_ms=0.001)
+            assert (await world.ended()).state == "committed"
+            waves = [len((await world.migration(f"r1-{number}")).waves) for number in (1, 2, 3)]
+            assert waves == [2, 1, 2]
+            on_their_way = [sum(len(each["groups"]) for each in epoch.migrations) for epoch in world.plane.offsets]
+            assert max(on_their_way) == 1
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_a_rebalance_is_judged_by_all_of_its_migrations(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Also by one that had ended before another manager took over."""
+
+    async def scenario() -> None:
+        async with World(server, window=30) as world:
+            world.manager("first")
+            await world.ask(move(0, 1, (0,)), move(1, 2, (1,)), strategy="ptlb")
+            await world.until(lambda: len(world.plane.bound.migrations) == 2, "both moves open")
+            await world.cancel(migration="r1-1")
+
+            async def is_back() -> bool:
+                return (await world.migration("r1-1")).done
+
+            await world.until(is_back, "the first one being back")
+            await world.stop("first")
+            world.manager("second")
+            assert (await world.ended()).state == "partly-committed"
+            outcomes = [(await world.migration(name)).outcome for name in ("r1-1", "r1-2")]
+            assert outcomes == ["rolled-back", "committed"]
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_an_audit_begins_with_the_move_whoever_led_then(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """The manager that opened the move saw no batch of it; nor can the next one see those whose reports are gone."""
+
+    async def scenario() -> None:
+        async with World(server, window=2) as world:
+            world.manager("first", Killer("after:publish", times=2))
+            await world.ask(move())
+            await world.until(world.tasks["first"].done, "the first manager's end")
+            committed = world.plane.committed
+            await world.until(lambda: world.plane.committed > committed + 6, "some batches")
+            lost = [batch for batch, epoch in enumerate(world.plane.offsets) if epoch.migrations][1:4]
+            for batch in lost:
+                raw.delete(redis_keys.report(world.query, batch))
+            world.manager("second")
+            assert (await world.ended()).state == "committed"
+            verdict = (await world.migration()).audit.verdict()
+            moving = sum(bool(epoch.migrations) for epoch in world.plane.offsets)
+            assert (verdict.checked_batches, verdict.unchecked_batches) == (moving - 3, 3)
+            assert verdict.clean
             world.check()
 
     asyncio.run(scenario())
@@ -337,6 +419,91 @@ def test_refusals_are_recorded(
     asyncio.run(scenario())
 
 
+def record(text: dict[str, Any]) -> str:
+    return json.dumps(requested(RebalanceRequest(id=text["id"], query="orders", moves=())).to_json())
+
+
+ASKED = RebalanceRequest(id="odd", query="orders", moves=(move(1, 2, (1,)),)).to_json()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        3,
+        {"kind": "rebalance"},
+        {**ASKED, "priority": 1},
+        {**ASKED, "max_pause_ms": 1e305},
+        {**ASKED, "max_pause_ms": "soon"},
+        {**ASKED, "moves": [{**ASKED["moves"][0], "sender": "x"}]},
+        {**ASKED, "proposal": ["p"]},
+    ],
+)
+def test_a_request_that_cannot_be_dealt_with_stops_nobody(server: EmbeddedRedis, raw: redis.Redis, body: Any) -> None:
+    async def scenario() -> None:
+        async with World(server) as world:
+            has_record = isinstance(body, dict) and "id" in body
+            if has_record:
+                raw.hset(redis_keys.rebalances(world.query), "odd", record(body))
+            raw.rpush(redis_keys.requests(world.query), json.dumps(body))
+            await world.ask(move())
+            runner = world.manager("m")
+            assert (await world.ended()).state == "committed"
+            assert not runner.problem and not raw.llen(redis_keys.requests(world.query))
+            if has_record:
+                refused = await world.rebalance("odd")
+                assert refused.state == "refused" and refused.refusal is not None and refused.refusal["remedy"]
+            kinds = [event.kind for event in await world.store.newest_events(world.query, 1000)]
+            assert kinds.count("refused") == 1
+            world.check()
+
+    asyncio.run(scenario())
+
+
+def test_what_another_version_wrote_is_left_alone(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    async def scenario() -> None:
+        async with World(server) as world:
+            text = json.dumps({**json.loads(record({"id": "new"})), "state": "running", "priority": 1})
+            raw.hset(redis_keys.rebalances(world.query), "new", text)
+            world.manager("m")
+            await world.ask(move())
+            assert (await world.ended()).state == "committed"
+            assert raw.hget(redis_keys.rebalances(world.query), "new") == text.encode()
+            alarms = [each["text"] for each in await world.store.alarms(world.query)]
+            assert len(alarms) == 1 and "rebalance new cannot be read" in alarms[0]
+
+    asyncio.run(scenario())
+
+
+def test_a_driver_with_a_wrong_clock_counts_as_running(
+    server: EmbeddedRedis, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who leads knows better than who compares clocks; without a leader nobody does."""
+    monkeypatch.setattr("trimtab.store.time", SimpleNamespace(time=lambda: time.time() - 60))
+
+    async def scenario() -> None:
+        async with World(server) as world:
+
+            async def stopped() -> bool:
+                return (await view(world.store, world.query, 300)).stopped
+
+            assert await stopped()
+            world.manager("m")
+
+            async def runs() -> bool:
+                return not await stopped()
+
+            await world.until(runs, "the leader's word")
+            world.running = False
+            await world.until(stopped, "the leader's silence")
+            world.running = True
+            await world.until(runs, "the leader's word")
+            await world.stop("m")
+            assert await stopped()
+
+    asyncio.run(scenario())
+
+
 def test_a_group_moves_once_at_a_time(server: EmbeddedRedis, raw: redis.Redis) -> None:
     async def scenario() -> None:
         async with World(server, window=20) as world:
@@ -363,7 +530,7 @@ def test_a_stale_proposal_is_refused(server: EmbeddedRedis, raw: redis.Redis) ->
             snapshot = runner.watch.snapshot({}, runner.rules)
             assert snapshot is not None
             for name, group in (("p1", 0), ("p2", 3)):
-                policy = ByHand((SuggestedMove(sender=0, receiver=1, groups=(group,)),))
+                policy = Named((SuggestedMove(sender=0, receiver=1, groups=(group,)),))
                 proposal = make_proposal(snapshot, policy, Settings(), id=name)
                 await world.store.save_proposal(world.query, name, proposal.to_json())
             await world.ask(move(0, 2, (0,)))
@@ -375,6 +542,19 @@ def test_a_stale_proposal_is_refused(server: EmbeddedRedis, raw: redis.Redis) ->
             # The other one touches a group that has not changed since.
             await world.ask(move(0, 1, (3,)), id="r3", proposal="p2")
             assert (await world.ended("r3")).state == "committed"
+            # And one onto a worker that was excluded since.
+            policy = Named((SuggestedMove(sender=1, receiver=2, groups=(1,)),))
+            current = runner.watch.snapshot({}, runner.rules)
+            assert current is not None
+            await world.store.save_proposal(
+                world.query, "p3", make_proposal(current, policy, Settings(), id="p3").to_json()
+            )
+            await world.store.set_rules(world.query, Rules(excluded=frozenset({2})))
+            await world.until(lambda: runner.rules.excluded, "the new rules")
+            await world.ask(move(1, 2, (1,)), id="r4", proposal="p3")
+            await world.until(lambda: world.is_closed("r4"), "the refusal")
+            refusal = (await world.rebalance("r4")).refusal
+            assert refusal is not None and "Worker 2 is excluded" in refusal["problem"] and refusal["status"] == 409
             world.check()
 
     asyncio.run(scenario())

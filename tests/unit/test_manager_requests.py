@@ -49,6 +49,8 @@ BAD: list[tuple[RebalanceRequest, View, str, int]] = [
     (replace(ASKED, order="random"), VIEW, "order", 422),  # type: ignore[arg-type]
     (replace(ASKED, max_pause_ms=0.0), VIEW, "max_pause", 422),
     (replace(ASKED, max_pause_ms=float("nan")), VIEW, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=1e305), VIEW, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=10**400), VIEW, "max_pause", 422),
     (replace(ASKED, moves=()), VIEW, "moves", 422),
     (replace(ASKED, moves=(MOVE,) * 1001), VIEW, "moves", 422),
     (replace(ASKED, moves=(MOVE, MOVE)), VIEW, "moves[1].groups", 422),
@@ -93,8 +95,19 @@ def test_requests_survive_json() -> None:
     assert record.open and not replace(record, state="refused").open
 
 
-@pytest.mark.parametrize("body", [{"kind": "explode"}, {"kind": "rebalance"}, {"kind": "cancel", "odd": 1}])
-def test_what_is_no_request_is_told(body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "explode", "id": "r"},
+        {"kind": "rebalance", "id": "r"},
+        {"kind": "cancel", "id": 1},
+        {"id": "r"},
+        [],
+        3,
+        "x",
+    ],
+)
+def test_what_is_no_request_is_told(body: Any) -> None:
     with pytest.raises(ValueError, match="not a request"):
         parse_request(body)
 

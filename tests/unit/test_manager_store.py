@@ -12,7 +12,7 @@ import redis
 
 from balancing.settings import Settings
 from manager import journal as journal_module
-from manager.journal import Entry, Journal, Overtaken
+from manager.journal import Entry, Journal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
 from manager.settings import Rules
 from manager.store import ManagerStore
@@ -292,5 +292,60 @@ def test_publishing_ten_thousand_groups_takes_less_than_50_ms(server: EmbeddedRe
             taken.append(time.perf_counter() - started)
         # The best of some: the machine may be busy with other things.
         assert min(taken) < 0.05, taken
+
+    play(server, scenario)
+
+
+def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        pen = Journal(store.client, "orders", one)
+        said = Entry(snapshot="{}", decision={"code": "off"}, alarms=({"at_ms": 1, "kind": "audit", "text": "x"},))
+        await pen.write(said, 1)
+        assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
+        assert await store.decision("orders") == {"code": "off"}
+        assert [each["text"] for each in await store.alarms("orders")] == ["x"]
+        plain.client.delete(redis_keys.lease("orders"))
+        assert await lease(store, "other").acquire()
+        with pytest.raises(Fenced):
+            await pen.write(replace(said, snapshot="[]", decision={}), 2)
+        assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
+        assert await store.decision("orders") == {"code": "off"} and len(await store.alarms("orders")) == 1
+
+    play(server, scenario)
+
+
+def test_a_migration_that_is_opened_again_is_not_closed(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        pen = Journal(store.client, "orders", one)
+        await pen.write(Entry(migrations={"m": {"outcome": "rolled-back"}}, closed=("migration:m",)), 1)
+        assert await store.open_migrations("orders") == {} and await store.history("orders")
+        await pen.write(Entry(migrations={"m": {"outcome": ""}}), 2)
+        assert await store.open_migrations("orders") == {"m": {"outcome": ""}}
+        assert await store.history("orders") == []
+
+    play(server, scenario)
+
+
+def test_nothing_is_written_on_top_of_what_redis_lost(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        pen = Journal(store.client, "orders", one)
+        assert not await pen.went_back()
+        await pen.write(Entry(events=({"at_ms": 1, "kind": "first", "text": ""},)), 1)
+        await pen.write(Entry(events=({"at_ms": 1, "kind": "second", "text": ""},)), 1)
+        assert not await pen.went_back()
+        plain.client.xdel(redis_keys.events("orders"), (await store.newest_events("orders"))[-1].id)
+        assert await pen.went_back()
+        with pytest.raises(WentBack):
+            await pen.write(Entry(migrations={"m": {}}), 2)
+        assert await store.migrations("orders") == {}
+        await pen.begin()
+        assert not await pen.went_back()
+        await pen.write(Entry(migrations={"m": {}}), 2)
 
     play(server, scenario)

@@ -76,6 +76,19 @@ def test_every_batch_is_seen_once_even_if_several_passed(server: EmbeddedRedis, 
     play(server, scenario)
 
 
+def test_a_watch_that_could_not_look_for_long_sees_them_all(server: EmbeddedRedis, plane: DataPlane) -> None:
+    """Only whoever begins is content with the newest ones."""
+
+    async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
+        plane.step()
+        await watch.look()
+        for _ in range(3 * SETTINGS.warm_up_batches):
+            plane.step()
+        assert [each.batch for each in await watch.look()] == list(range(1, 3 * SETTINGS.warm_up_batches + 1))
+
+    play(server, scenario)
+
+
 def test_batches_in_between_have_the_epoch_that_their_reports_tell(server: EmbeddedRedis, plane: DataPlane) -> None:
     async def scenario(store: ManagerStore, watch: Watch, clock: Clock) -> None:
         plane.step()

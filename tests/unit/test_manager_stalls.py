@@ -1,0 +1,37 @@
+"""Stalls are told where event time is known to stand still; and what a runner tells without any turn."""
+
+from __future__ import annotations
+
+from balancing.committed import CommittedBatch
+from balancing.protocols.migration import Migration, Request, Wave
+from balancing.protocols.table import State
+from manager.runner import QueryRunner
+from manager.stalls import Stalls
+from manager.store import ManagerStore
+from trimtab.epochs import first_epoch
+from trimtab.moves import Move
+
+EPOCH = first_epoch("q", "i", (0, 1))
+
+
+def test_a_batch_without_reports_says_nothing_about_event_time() -> None:
+    track = Migration(
+        id="m",
+        query="q",
+        incarnation="i",
+        strategy="ptlb",
+        sender=0,
+        receiver=1,
+        request=Request(groups=(0,)),
+        chosen=(0,),
+        waves=(Wave(groups=(0,), state=State.DUPLICATING, seen=1),),
+    )
+    stalls = Stalls(30.0, lambda: 86_400.0)
+    assert stalls.look(CommittedBatch(batch=5, bound=EPOCH, at_ms=0, reports={}), [track]) == []
+
+
+def test_groups_of_open_moves_are_moving_though_the_journal_lost_them() -> None:
+    runner = QueryRunner(ManagerStore("redis://127.0.0.1:1/0"), "q", "m")
+    move = Move(id="lost.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
+    runner.watch.bound = runner.watch.current = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(),))
+    assert runner.view().moving == {0: "lost.w1"}
