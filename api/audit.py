@@ -15,7 +15,8 @@ from api.keys import without_keys
 from trimtab import redis_keys
 
 KEPT: Final = 100_000
-BODY_LENGTH_MAX: Final = 2_000
+LENGTH_MAX: Final = 2_000
+"""Of each field: what is kept for long is not as long as its sender likes."""
 _LOG = logging.getLogger("trimtab.audit")
 
 
@@ -25,17 +26,18 @@ class Audit:
 
     async def add(self, caller: Caller, method: str, path: str, body: bytes, status: int, outcome: str) -> None:
         """Note a mutation, done or refused. Failing to note it does not undo it, so that is only logged."""
-        entry: dict[Any, Any] = {
+        fields = {
             "at_ms": str(time.time_ns() // 1_000_000),
             "key": caller.id,
             "name": caller.name,
             "method": method,
             "path": without_keys(path),
             "reason": without_keys(_reason(body)),
-            "body": without_keys(body.decode(errors="replace"))[:BODY_LENGTH_MAX],
+            "body": without_keys(body.decode(errors="replace")),
             "status": str(status),
             "outcome": outcome,
         }
+        entry: dict[Any, Any] = {name: text[:LENGTH_MAX] for name, text in fields.items()}
         _LOG.info("%s %s %r by %s: %s", status, method, entry["path"], caller, outcome)
         try:
             await self._client.xadd(redis_keys.AUDIT, entry, maxlen=KEPT, approximate=True)

@@ -17,8 +17,6 @@ import redis
 from api.problems import Problem
 from manager.store import Event, ManagerStore
 
-STREAMS_MAX: Final = 40
-"""Followed at once on one instance: each holds a connection to Redis while it waits."""
 POLL_MS: Final = 500
 LOOK_S: Final = 10.0
 """How often something is said and the key is looked at again: more often than proxies close idle connections."""
@@ -38,6 +36,11 @@ def check_event_id(text: str) -> str:
     return text
 
 
+def only_json(accept: str | None) -> bool:
+    """Whether a client wants the newest events once, and no stream."""
+    return (accept or "").partition(";")[0].strip() == "application/json"
+
+
 def sse(event: Event) -> bytes:
     data = json.dumps({**asdict(event)}, separators=(",", ":"))
     return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
@@ -49,25 +52,13 @@ class EventStreams:
     def __init__(self, store: ManagerStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._open = 0
         self._stopping = False
 
     def stop(self) -> None:
         self._stopping = True
 
-    def check_room(self) -> None:
-        if self._open >= STREAMS_MAX:
-            raise Problem(
-                429,
-                "too-many-streams",
-                f"{STREAMS_MAX} event streams are open on this instance.",
-                remedy="Close one, or ask another instance.",
-                headers={"Retry-After": "10"},
-            )
-
     async def follow(self, query: str, after: str, allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
         """Ends when the server stops, Redis goes away (the client comes back by itself), or the key is revoked."""
-        self._open += 1
         try:
             looked_s = self._clock()
             yield b"retry: 2000\n\n"
@@ -84,5 +75,3 @@ class EventStreams:
                 yield b": still here\n\n"
         except redis.RedisError:
             yield b": Redis does not answer; come back with Last-Event-ID\n\n"
-        finally:
-            self._open -= 1

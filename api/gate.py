@@ -1,7 +1,8 @@
 """The one way in: every request passes here before any route sees it, in this order.
 
-    key (401) -> scope (403) -> rate (429)
+    key (401) -> rate (429) -> scope (403)
       reads:     -> a recent answer, or the route's
+      streams:   -> a place (429, 503), the route's
       mutations: -> size (413), form (415, 422), Idempotency-Key -> route -> audit
 
 Plain ASGI, since a thousand requests a second leave no room for layers, and since a route that somebody adds cannot
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +23,12 @@ from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
-from api.answers import Answer, RecentAnswers, caught
+from api.answers import Answer, Headers, RecentAnswers, caught
 from api.audit import Audit
-from api.idempotency import Idempotency, operation_id, token
+from api.events import only_json
+from api.idempotency import Idempotency, Token, token
 from api.keys import KeyStore, holds_key, without_keys
-from api.limits import Buckets, Rates, check_depth, read_body, replayed, too_many
+from api.limits import Buckets, Places, Rates, check_depth, in_turn, read_body, replayed, too_many
 from api.problems import Problem, of_error
 
 SECURITY_HEADERS: Final = (
@@ -51,14 +54,14 @@ class Gate:
     ) -> None:
         self._app = app
         self._clock = clock
-        self._keys = Gatekeeper(KeyStore(client), clock)
+        self._room = asyncio.Semaphore(AT_ONCE_MAX)
+        self._keys = Gatekeeper(KeyStore(client), Buckets(settings.rates.failures_per_s), self._room, clock)
         self._idempotency = Idempotency(client)
         self._audit = Audit(client)
         self._reads = Buckets(settings.rates.reads_per_s)
         self._mutations = Buckets(settings.rates.mutations_per_s)
-        self._failures = Buckets(settings.rates.failures_per_s)
+        self._places = Places()
         self._recent = RecentAnswers(settings.answers_kept_s, clock)
-        self._room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -71,33 +74,38 @@ class Gate:
 
     async def enter(self, exchange: _Exchange, receive: Receive) -> None:
         scope, path, method = exchange.scope, exchange.path, exchange.method
-        if path in OPEN_PATHS:
+        if path == "/healthz":
             await self._app(scope, receive, exchange.send)
             return
+        if path in OPEN_PATHS:
+            # Readiness asks Redis: who needs no key for it must not take the connections of those who have one.
+            await self._read(exchange, receive)
+            return
         headers = exchange.headers
-        try:
-            async with self._room:
-                record = await self._keys.caller(headers.get(b"authorization"))
-        except Problem as problem:
-            if problem.status == 401 and (wait_s := self._failures.wait_s(_address(scope), self._clock())):
-                raise too_many(wait_s, "requests without a valid key") from None
-            raise
+        record = await self._keys.caller(headers.get(b"authorization"), _address(scope))
         exchange.who = record.id
         exchange.caller = Caller(record.id, record.name, record.scope)
-        check_scope(record, needed_scope(method, path))
         reads = method in ("GET", "HEAD")
         if wait_s := (self._reads if reads else self._mutations).wait_s(record.id, self._clock()):
             raise too_many(wait_s, "requests with this key")
+        check_scope(record, needed_scope(method, path))
         _refuse_keys(path.encode() + scope.get("query_string", b""), "path")
         scope.setdefault("state", {})["caller"] = exchange.caller
         if not reads:
             await self._mutate(exchange, receive)
-        elif path.endswith("/events"):
-            await self._app(scope, receive, exchange.send)
+        elif path.endswith("/events") and not only_json(headers.get(b"accept")):
+            with self._places.taken(record.id):
+                await self._app(scope, receive, exchange.send)
+        elif path.endswith("/events"):  # what is asked for stands in a header, too
+            await (await self._answer(scope, receive)).send(exchange.send)
         else:
-            name = f"{method} {path}?{scope.get('query_string', b'').decode('latin-1')}"
-            answer = await self._recent.get(name, lambda: self._answer(scope, receive))
-            await answer.send(exchange.send)
+            await self._read(exchange, receive)
+
+    async def _read(self, exchange: _Exchange, receive: Receive) -> None:
+        scope = exchange.scope
+        name = f"{exchange.method} {exchange.path}?{scope.get('query_string', b'').decode('latin-1')}"
+        answer = await self._recent.get(name, lambda: self._answer(scope, receive))
+        await answer.send(exchange.send)
 
     async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
         scope, headers, caller = exchange.scope, exchange.headers, exchange.caller
@@ -112,32 +120,36 @@ class Gate:
             (b"content-length", str(len(body)).encode()),
         ]
         given = headers.get(b"idempotency-key")
-        scope["state"]["operation"] = operation_id(caller.id, given)
-        if given is None:
-            answer = await self._answer(scope, replayed(body, receive))
-        else:
-            named = token(caller.id, given, exchange.method, exchange.path, body)
-            known = await self._idempotency.begin(named)
-            if known is not None:
-                await known.send(exchange.send, ((b"idempotency-replayed", b"true"),))
-                return
-            made: Answer | None = None
-            try:
-                made = await self._answer(scope, replayed(body, receive))
-            finally:
+        named = None if given is None else token(caller.id, given, exchange.method, exchange.path, body)
+        scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
+        async with in_turn(self._room):
+            answer = None if named is None else await self._idempotency.begin(named)
+            again: Headers = () if answer is None else ((b"idempotency-replayed", b"true"),)
+            if answer is None:
+                answer = await self._make(named, scope, replayed(body, receive))
+                self._recent.forget()
+                await self.note(exchange, answer.status)
+        await answer.send(exchange.send, again)
+
+    async def _make(self, named: Token | None, scope: Scope, receive: Receive) -> Answer:
+        made: Answer | None = None
+        try:
+            made = await caught(self._app, scope, receive)
+            return made
+        finally:
+            if named is not None:
                 await self._idempotency.end(named, made)
-            answer = made
-        self._recent.forget()
-        await self.note(exchange, answer.status)
-        await answer.send(exchange.send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
-        async with self._room:
+        async with in_turn(self._room):
             return await caught(self._app, scope, receive)
 
     async def note(self, exchange: _Exchange, status: int) -> None:
-        """Mutations by known callers go to the audit, refused ones too, before the caller hears of it."""
-        if exchange.caller is None or exchange.method in ("GET", "HEAD"):
+        """Mutations by known callers go to the audit, refused ones too, before the caller hears of it.
+
+        Not those that came too fast: by sending many, nobody shall push out what others did.
+        """
+        if exchange.caller is None or exchange.method in ("GET", "HEAD") or status == 429:
             return
         outcome = "accepted" if status < 300 else "refused" if status < 500 else "failed"
         await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, status, outcome)

@@ -2,8 +2,8 @@
 
 What was accepted is kept for a day under the API key and the client's Idempotency-Key; the same request gets the same
 answer again, another one under the same key is refused. A refused request changed nothing, so it is judged anew. If
-the server dies between doing and noting, the repeated request has the same operation id (`operation_id`), by which the
-manager knows it.
+the server dies between doing and noting, the repeated request has the same operation id (`Token.operation`): routes
+look for what was made under it before they judge anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +36,11 @@ class Token:
     key: str
     fingerprint: str
 
+    @property
+    def operation(self) -> str:
+        """Names what this request makes: the same for a repeated one, and for no other."""
+        return _digest(f"{self.key}:{self.fingerprint}")[:12]
+
 
 def token(caller_id: str, text: str, method: str, path: str, body: bytes) -> Token:
     if not _FORM.fullmatch(text):
@@ -50,11 +54,6 @@ def token(caller_id: str, text: str, method: str, path: str, body: bytes) -> Tok
         )
     fingerprint = hashlib.sha256(b"\0".join((method.encode(), path.encode(), body))).hexdigest()
     return Token(redis_keys.idempotency(caller_id, _digest(text)), fingerprint)
-
-
-def operation_id(caller_id: str, text: str | None) -> str:
-    """Names what this request makes: the same for a repeated one, else random."""
-    return secrets.token_hex(6) if text is None else _digest(f"{caller_id}:{text}")[:12]
 
 
 class Idempotency:

@@ -23,7 +23,7 @@ from trimtab.errors import InvalidInput
 Scope = Literal["read", "operate", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 """Each includes those before it."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"
 _KEY = re.compile(r"trimtab_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _KEY_BYTES = re.compile(_KEY.pattern.encode())
 
@@ -71,7 +71,7 @@ def without_keys(text: str) -> str:
 
 def new_key(name: str, scope: str, now_ms: int) -> tuple[str, KeyRecord]:
     """The key, to be shown once, and what is kept of it."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise InvalidInput(
             "--name", name, "is no name for a key", "Use up to 64 letters, digits and . _ @ -, such as ops or ci@build."
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +16,11 @@ from api.problems import Problem
 
 BODY_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 16
+STREAMS_MAX: Final = 40
+"""Event streams at once on one instance."""
+STREAMS_OF_KEY_MAX: Final = 20
+ANSWER_S: Final = 5.0
+"""How long a request may take with Redis, waiting for its turn included: one that answers slowly is as good as away."""
 BUCKETS_MAX: Final = 10_000
 """Clients remembered; the one that was silent longest is forgotten first."""
 
@@ -45,6 +53,41 @@ class Buckets:
         if len(self._levels) > BUCKETS_MAX:
             self._levels.popitem(last=False)
         return 0.0 if allowed else (1.0 - level) / self._per_s
+
+    def give_back(self, name: str) -> None:
+        """The token that was taken last was not due."""
+        if name in self._levels:
+            level, since = self._levels[name]
+            self._levels[name] = (level + 1.0, since)
+
+
+class Places:
+    """Event streams that are open: each holds a connection to Redis while it waits, and there are only so many."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, key: str) -> Iterator[None]:
+        """One place, from the look whether there is one until the stream has ended."""
+        if self._taken[key] >= STREAMS_OF_KEY_MAX:
+            raise _no_place(429, f"{STREAMS_OF_KEY_MAX} event streams of this key are open.", "Close one first.")
+        if self._taken.total() >= STREAMS_MAX:
+            raise _no_place(503, f"{STREAMS_MAX} event streams are open on this instance.", "Ask another instance.")
+        self._taken[key] += 1
+        try:
+            yield
+        finally:
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
+
+
+@asynccontextmanager
+async def in_turn(room: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Time with Redis, when it is one's turn. TimeoutError where waiting and asking take too long together."""
+    async with asyncio.timeout(ANSWER_S), room:
+        yield
 
 
 def too_many(wait_s: float, what: str) -> Problem:
@@ -118,6 +161,10 @@ def check_depth(body: bytes) -> None:
                 )
         elif byte in b"]}":
             depth -= 1
+
+
+def _no_place(status: int, detail: str, remedy: str) -> Problem:
+    return Problem(status, "too-many-streams", detail, remedy=remedy, headers={"Retry-After": "10"})
 
 
 def _too_large(length: str) -> Problem:

@@ -81,8 +81,8 @@ def unavailable(what: str = "Redis does not answer") -> Problem:
     return Problem(
         503,
         "unavailable",
-        f"{what}. Running queries go on with the mapping they have; nothing was changed.",
-        remedy=f"Try again in {RETRY_AFTER_S} s, with the same Idempotency-Key if you gave one.",
+        f"{what}. Running queries go on with the mapping they have.",
+        remedy=f"Try again in {RETRY_AFTER_S} s, with the same Idempotency-Key: then a change is made once.",
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 
 from api.audit import Audit
-from api.backend import Id, Use, not_found
-from api.keys import KeyRecord, KeyStore
+from api.backend import Use, not_found
+from api.keys import NAME, KeyRecord, KeyStore
 from api.routes.documents import answers
 from manager.store import Json
 
@@ -34,7 +34,7 @@ async def keys(use: Use) -> Json:
 
 
 @router.delete("/keys/{key}", summary="Revoke a key", responses=answers({"revoked": [_KEY]}, 404))
-async def revoke(key: Id, use: Use) -> Json:
+async def revoke(key: Annotated[str, Path(pattern=f"^{NAME}$", description="Its id or name.")], use: Use) -> Json:
     gone = await KeyStore(use.store.client).revoke(key)
     if not gone:
         raise not_found("key", key, "key", "See GET /v1/keys for ids and names.")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.backend import By, QueryName, Use
-from api.events import check_event_id
+from api.events import check_event_id, only_json
 from api.keys import KeyStore
 from api.routes.documents import answers
 
@@ -39,14 +39,13 @@ async def events(
 ) -> Response:
     await use.seen(query)
     after = None if last_event_id is None else check_event_id(last_event_id)
-    if request.headers.get("accept", "*/*").partition(";")[0].strip() == "application/json":
+    if only_json(request.headers.get("accept")):
         found = (
             await use.store.newest_events(query, limit)
             if after is None
             else await use.store.events(query, after, limit)
         )
         return JSONResponse({"query": query, "events": [asdict(event) for event in found]})
-    use.streams.check_room()
     keys = KeyStore(use.store.client)
 
     async def allowed() -> bool:

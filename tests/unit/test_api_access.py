@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from api.keys import KeyStore, new_key, parse_key
 from api.limits import BUCKETS_MAX, Buckets, Rates, check_depth
 from api.problems import Problem
 from manager.store import ManagerStore
-from tests.checkers.served import Served, cleared, measured
+from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
@@ -174,6 +176,79 @@ def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: Embedded
         assert one.put(f"{BASE}/auto", json={"enabled": False}).status_code == 200
 
 
+def test_a_key_that_may_only_read_cannot_push_others_out_of_the_audit(
+    plane: DataPlane, redis_server: EmbeddedRedis
+) -> None:
+    gate = GateSettings(rates=Rates(mutations_per_s=1.0))
+    with Served(redis_server.url, gate=gate, clock=Clock()) as served:
+        reader, operator = served.client("read"), served.client("operate")
+        assert [reader.post(f"{BASE}/drain", json={"worker": 0}).status_code for _ in range(5)] == [403] * 2 + [429] * 3
+        assert plane.store.client.xlen(redis_keys.AUDIT) == 2
+        assert operator.put(f"{BASE}/auto", json={"reason": "x" * 20_000}).status_code == 422
+        assert operator.post(f"/v1/{'x' * 20_000}").status_code == 404
+        for entry in served.client("admin").get("/v1/audit").json()["entries"]:
+            assert max(len(str(value)) for value in entry.values()) <= 2_000
+
+
+def test_guessing_keys_costs_redis_nothing_and_locks_nobody_out(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    clock = Clock()
+    gate = GateSettings(rates=Rates(failures_per_s=1.0), answers_kept_s=0.0)
+
+    def lookups() -> int:
+        found: Any = plane.store.client.info("commandstats")
+        return int(found["cmdstat_hget"]["calls"])
+
+    with Served(redis_server.url, gate=gate, clock=clock) as served:
+        known, stranger = served.client("read"), served.client(None)
+        assert known.get(f"{BASE}/auto").status_code == 200
+        headers = {"Authorization": "Bearer trimtab_000000000000_" + "x" * 43}
+        before = lookups()
+        codes = [stranger.get(BASE, headers=headers).status_code for _ in range(6)]
+        assert codes == [401] * 2 + [429] * 4
+        assert lookups() - before == 2
+        clock.now_s += 2.1  # the known key has to be looked up again
+        assert [stranger.get(BASE, headers=headers).status_code for _ in range(3)] == [401, 401, 429]
+        assert known.get(f"{BASE}/auto").status_code == 200
+
+
+def test_event_streams_are_counted_for_each_key_and_in_all(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    with Served(redis_server.url) as served:
+        keys = [served.key("read") for _ in range(3)]
+
+        async def ask(client: httpx.AsyncClient, key: str) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = await client.send(client.build_request("GET", f"{BASE}/events", headers=headers), stream=True)
+            if answer.status_code != 200:
+                await answer.aread()
+            return answer
+
+        async def follow() -> None:
+            limits = httpx.Limits(max_connections=200)
+            async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=10.0) as client:
+                opened: list[httpx.Response] = []
+                for key in keys[:2]:
+                    answers = await asyncio.gather(*(ask(client, key) for _ in range(30)))
+                    assert sorted(answer.status_code for answer in answers) == [200] * 20 + [429] * 10
+                    opened += [answer for answer in answers if answer.status_code == 200]
+                refused = await ask(client, keys[2])
+                assert (refused.status_code, refused.headers["Retry-After"]) == (503, "10")
+                assert "40 event streams are open" in refused.json()["detail"]
+                headers = {"Authorization": f"Bearer {keys[2]}"}
+                others = [client.get(f"{BASE}/workers?{number}", headers=headers) for number in range(30)]
+                assert {answer.status_code for answer in await asyncio.gather(*others)} == {200}
+                for answer in opened:
+                    await answer.aclose()
+                for _ in range(100):
+                    answer = await ask(client, keys[0])
+                    await answer.aclose()
+                    if answer.status_code == 200:
+                        return
+                    await asyncio.sleep(0.05)
+                pytest.fail("places are not given back")
+
+        asyncio.run(follow())
+
+
 def test_buckets_fill_up_and_are_forgotten() -> None:
     buckets = Buckets(10.0)
     assert [buckets.wait_s("a", 0.0) for _ in range(20)] == [0.0] * 20
@@ -215,6 +290,43 @@ def test_redis_away_is_503_and_comes_back(tmp_path: Path) -> None:
             server.start()
             assert client.get(f"{BASE}/workers").status_code == 200
             assert client.get("/readyz").status_code == 200
+
+
+def test_a_slow_redis_is_503_in_bounded_time(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    """It takes what it is asked and answers after seconds."""
+    with Served(redis_server.url) as served:
+        client = served.client("operate")
+        assert client.get(f"{BASE}/workers").status_code == 200
+        asked: list[Callable[[], httpx.Response]] = [
+            lambda: client.get(f"{BASE}/workers"),
+            lambda: client.post(f"{BASE}/rebalances", json={"from": 0, "to": 1, "groups": [0]}),
+            lambda: client.put(f"{BASE}/auto", json={"enabled": True}, headers={"Idempotency-Key": "k"}),
+            lambda: client.get(f"{BASE}/events"),
+            lambda: client.get("/readyz"),
+        ]
+        plane.store.client.client_pause(5_000)
+        begun_s = time.monotonic()
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = list(pool.map(lambda ask: ask(), asked))
+        assert client.get("/healthz").status_code == 200
+        assert time.monotonic() - begun_s < 4.5
+        for answer in answers:
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+            assert answer.headers["content-type"] == "application/problem+json"
+        until(lambda: client.get(f"{BASE}/workers").status_code == 200)
+
+
+def test_a_request_is_not_slow_for_ever_by_small_delays(
+    plane: DataPlane, redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer of Redis's comes in time, all of them together do not."""
+    with Served(redis_server.url) as served:
+        client = served.client("operate")
+        assert client.get(f"{BASE}/workers").status_code == 200
+        monkeypatch.setattr("api.limits.ANSWER_S", 0.2)
+        plane.store.client.client_pause(700)
+        assert client.get(f"{BASE}/workers").status_code == 503
+        until(lambda: client.get(f"{BASE}/workers").status_code == 200)
 
 
 def test_no_secret_in_logs_errors_answers_or_redis(caplog: pytest.LogCaptureFixture) -> None:
@@ -302,5 +414,7 @@ def test_keys_are_listed_and_revoked_without_secrets(plane: DataPlane, served: S
     assert {each["name"] for each in known} >= {"test", "gone"}
     assert all(set(each) == {"id", "name", "scope", "created_ms"} for each in known)
     assert asyncio.run(revoke()) == 2
+    served.key("read", name="ci@build")
+    assert [each["name"] for each in admin.delete("/v1/keys/ci@build").json()["revoked"]] == ["ci@build"]
     answer = admin.delete("/v1/keys/gone")
     assert (answer.status_code, answer.json()["value"]) == (404, "gone")
