@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Request
 
 from api.access import Caller
 from api.events import EventStreams
+from api.idempotency import KEPT_S
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.protocols.migration import Migration, parse_migration
@@ -26,6 +27,7 @@ from manager.requests import (
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
 from manager.store import Json, ManagerStore
+from trimtab import redis_keys
 from trimtab.moves import moves_of
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
@@ -95,8 +97,18 @@ class Backend:
             raise _renamed(refused) if single else refused from None
         await enqueue(self.store.client, request)
 
-    async def cancel(self, request: CancelRequest) -> None:
+    async def cancel(self, request: CancelRequest, operation: str) -> None:
+        """Hand it to the leader. The mark comes first: a repeated request that finds it is not judged again, and to ask
+        the leader twice does no harm."""
+        await self.store.client.set(_cancel_mark(operation), request.id, ex=KEPT_S)
         await enqueue(self.store.client, request)
+
+    async def cancelled_before(self, operation: str) -> bool:
+        return bool(await self.store.client.exists(_cancel_mark(operation)))
+
+
+def _cancel_mark(operation: str) -> str:
+    return redis_keys.idempotency("cancel", operation)
 
 
 def _parsed(bodies: Mapping[str, Json]) -> dict[str, Migration]:

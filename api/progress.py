@@ -43,7 +43,8 @@ def eta_s(migration: Migration, now_ms: int, track_s: float) -> float | None:
         return None
     spent_s = max(0.0, (now_ms - opened) / 1000)
     if migration.strategy == "ptlb":
-        return max(0.0, track_s - spent_s) if migration.state == State.DUPLICATING and track_s else None
+        # Event time goes as the streams do. Past the wall clock's guess nobody knows: a stream may be idle.
+        return track_s - spent_s if migration.state == State.DUPLICATING and spent_s < track_s else None
     reached = fraction(migration) - CHOOSING_SHARE
     return spent_s * (1 - CHOOSING_SHARE - reached) / reached if reached > 0 else None
 
@@ -121,6 +122,7 @@ def _verdict(migrations: Iterable[Json]) -> Json:
         "lost": sum(each["lost"] for each in audits),
         "doubled": sum(each["doubled"] for each in audits),
         "checked_rows": sum(each["checked_rows"] for each in audits),
+        "unchecked_batches": sum(each["unchecked_batches"] for each in audits),
         "problems": [problem for each in audits for problem in each["problems"]],
         "clean": all(each["clean"] for each in audits),
     }

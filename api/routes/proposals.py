@@ -49,9 +49,12 @@ _PROPOSAL: Json = {
 async def create(
     query: QueryName, body: ProposalBody, use: Use, by: By, operation: Operation, response: Response
 ) -> Json:
-    proposal = await fresh_proposal(use, query, body, f"p-{operation}", by)
-    response.headers["Location"] = f"/v1/queries/{query}/proposals/{proposal.id}"
-    return proposal.to_json() | {"stale": []}
+    name = f"p-{operation}"
+    kept = await use.store.proposal(query, name)  # made before, if the answer to it got lost
+    if kept is None:
+        kept = (await fresh_proposal(use, query, body, name, by)).to_json()
+    response.headers["Location"] = f"/v1/queries/{query}/proposals/{name}"
+    return kept | {"stale": await reasons_stale(use, parse_proposal(kept))}
 
 
 @router.get(

@@ -35,7 +35,7 @@ _MIGRATION: Json = {
     "eta_s": 3.1,
     "can_be_cancelled": True,
     "story": [{"at_ms": 1_767_225_600_000, "wave": 0, "step": 1, "message": "ComputePartitionsToMove"}],
-    "audit": {"lost": 0, "doubled": 0, "checked_rows": 120_331, "clean": True},
+    "audit": {"lost": 0, "doubled": 0, "checked_rows": 120_331, "unchecked_batches": 0, "clean": True},
 }
 _REBALANCE: Json = {
     "id": "r-5f0c2a9d11e8",
@@ -59,6 +59,8 @@ _REBALANCE: Json = {
 async def create(
     query: QueryName, body: RebalanceBody, use: Use, by: By, operation: Operation, response: Response
 ) -> Json:
+    if known := await _made_before(use, query, operation, response):
+        return known
     if body.proposal is not None:
         request = await carry_out(use, query, await named_proposal(use, query, body.proposal), body, operation, by)
     elif body.sender is not None and body.receiver is not None:
@@ -104,6 +106,8 @@ async def fill(
 async def _one_worker(
     policy: Any, query: str, body: OneWorkerBody, use: Backend, by: Caller, operation: str, response: Response
 ) -> Json:
+    if known := await _made_before(use, query, operation, response):
+        return known
     asked = ProposalBody(
         policy=policy,
         worker=body.worker,
@@ -151,15 +155,15 @@ async def cancel_rebalance(
 ) -> Json:
     record = await _known(use, query, rebalance)
     shown = await _migrations(use, query, record.migrations)
-    if not record.open:
-        raise _too_late("rebalance", rebalance, record.state)
     mine = [shown[name] for name in record.migrations if name in shown]
-    if mine and not any(each["can_be_cancelled"] for each in mine):
-        raise _too_late("rebalance", rebalance, "past its point of no return")
-    await use.cancel(
-        CancelRequest(id=f"c-{operation}", query=query, rebalance=rebalance, reason=body.reason, by=str(by))
-    )
-    return _view(record, shown)
+    if not await use.cancelled_before(operation):
+        if not record.open:
+            raise _too_late("rebalance", rebalance, record.state)
+        if mine and not any(each["can_be_cancelled"] for each in mine):
+            raise _too_late("rebalance", rebalance, "past its point of no return")
+    request = CancelRequest(id=f"c-{operation}", query=query, rebalance=rebalance, reason=body.reason, by=str(by))
+    await use.cancel(request, operation)
+    return rebalance_view(record, mine)
 
 
 @router.get(
@@ -188,11 +192,10 @@ async def cancel_migration(
     query: QueryName, migration: Id, body: CancelBody, use: Use, by: By, operation: Operation
 ) -> Json:
     found = await _known_migration(use, query, migration)
-    if not found["can_be_cancelled"]:
+    if not found["can_be_cancelled"] and not await use.cancelled_before(operation):
         raise _too_late("migration", migration, found["outcome"] or "past its point of no return")
-    await use.cancel(
-        CancelRequest(id=f"c-{operation}", query=query, migration=migration, reason=body.reason, by=str(by))
-    )
+    request = CancelRequest(id=f"c-{operation}", query=query, migration=migration, reason=body.reason, by=str(by))
+    await use.cancel(request, operation)
     return found
 
 
@@ -238,12 +241,25 @@ def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> Re
     )
 
 
-async def _submit(use: Backend, request: RebalanceRequest, response: Response, *, single: bool) -> Json:
-    known = await use.store.rebalance(request.query, request.id)
+async def _made_before(use: Backend, query: str, operation: str, response: Response) -> Json | None:
+    """What this request made when it came first and its answer got lost. Asked before anything is judged: by now the
+    groups are on their way, and the same wish would be refused."""
+    known = await use.store.rebalance(query, f"r-{operation}")
     if known is None:
-        await use.submit(request, single=single)
-    response.headers["Location"] = f"/v1/queries/{request.query}/rebalances/{request.id}"
-    return rebalance_view(requested(request) if known is None else parse_rebalance(known), [])
+        return None
+    record = parse_rebalance(known)
+    _locate(response, query, record.id)
+    return _view(record, await _migrations(use, query, record.migrations))
+
+
+async def _submit(use: Backend, request: RebalanceRequest, response: Response, *, single: bool) -> Json:
+    await use.submit(request, single=single)
+    _locate(response, request.query, request.id)
+    return rebalance_view(requested(request), [])
+
+
+def _locate(response: Response, query: str, rebalance: str) -> None:
+    response.headers["Location"] = f"/v1/queries/{query}/rebalances/{rebalance}"
 
 
 async def _migrations(use: Backend, query: str, names: Sequence[str] | None = None) -> dict[str, Json]:

@@ -17,14 +17,19 @@ from trimtab.errors import InvalidInput
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["settings"])
 _AUTO: Json = {"query": "orders", "enabled": True, **{k: v for k, v in Settings().to_json().items() if k != "auto"}}
+_DECISION: Json = {"act": False, "code": "level", "why": "The largest executor load is 1.04 times ...", "at_ms": 0}
 _RULES: Json = {"query": "orders", "pinned": [7], "excluded": []}
 _SHOWN = {"auto": "enabled", "max_pause_ms": "max_pause"}
 
 
-@router.get("/auto", summary="The balancer's settings", responses=answers(_AUTO, 404))
+@router.get(
+    "/auto",
+    summary="The balancer's settings, and what it last decided",
+    responses=answers(_AUTO | {"last_decision": _DECISION}, 404),
+)
 async def auto(query: QueryName, use: Use) -> Json:
     await use.seen(query)
-    return _shown(query, await use.store.auto(query))
+    return _shown(query, await use.store.auto(query)) | {"last_decision": await use.store.decision(query)}
 
 
 @router.put(

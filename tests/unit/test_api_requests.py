@@ -16,6 +16,9 @@ import httpx
 import pytest
 
 from api.answers import Answer, RecentAnswers, parse_answer
+from api.progress import eta_s
+from balancing.protocols.migration import Entry, Migration, Request, Wave
+from balancing.protocols.table import State
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -152,7 +155,6 @@ def test_cancelled_before_the_point_of_no_return(plane: DataPlane, served: Serve
     until(duplicating, plane)
     (migration,) = client.get(location).json()["migrations"]
     assert migration["can_be_cancelled"] and 0 < migration["progress"] < 1
-    assert migration["eta_s"] is not None
     path = f"{BASE}/migrations/{migration['id']}"
     assert client.post(f"{path}/cancel", json={"reason": "idle"}).status_code == 202
     until(lambda: client.get(path).json()["outcome"] is not None, plane)
@@ -212,6 +214,72 @@ def test_a_request_whose_answer_was_lost_with_the_server_is_not_done_twice(plane
     assert plane.store.client.llen(redis_keys.requests("orders")) == 1
 
 
+def lost(plane: DataPlane) -> None:
+    """The answers that the server had kept, as if it had died before it kept them."""
+    for name in plane.store.client.scan_iter("trimtab:api:idempotency:*"):
+        if plane.store.client.ttl(name) > 0 and "answer" in str(plane.store.client.get(name)):
+            plane.store.client.delete(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("rebalances", {"strategy": "ptlb"}), ("drain", {"worker": 2}), ("fill", {"worker": 1})]
+)
+def test_a_wish_whose_answer_was_lost_is_known_when_it_is_under_way(
+    plane: DataPlane, served: Served, path: str, body: dict[str, Any]
+) -> None:
+    """Asked again it would be refused, since its groups are on their way: it must not be judged again."""
+    client = served.client("operate")
+    plane.watermark_stalls = True
+    headers = {"Idempotency-Key": path}
+    first = client.post(f"{BASE}/{path}", json=body | {"strategy": "ptlb"}, headers=headers)
+    assert first.status_code == 202, first.text
+    until(lambda: bool(client.get(first.headers["Location"]).json()["migrations"]), plane)
+    proposal = client.get(f"{BASE}/proposals/{first.json()['proposal']}").json()
+    lost(plane)
+    again = client.post(f"{BASE}/{path}", json=body | {"strategy": "ptlb"}, headers=headers)
+    assert (again.status_code, again.headers["Location"]) == (202, first.headers["Location"])
+    assert again.json()["id"] == first.json()["id"] and again.json()["migrations"]
+    assert client.get(f"{BASE}/proposals/{first.json()['proposal']}").json()["made_at_ms"] == proposal["made_at_ms"]
+    assert len(client.get(f"{BASE}/rebalances").json()["rebalances"]) == 1
+
+
+def test_a_proposal_carried_out_whose_answer_was_lost(plane: DataPlane, served: Served) -> None:
+    client = served.client("operate")
+    headers = {"Idempotency-Key": "p"}
+    made = client.post(f"{BASE}/proposals", json={"policy": "drain", "worker": 2}, headers=headers).json()
+    lost(plane)
+    again = client.post(f"{BASE}/proposals", json={"policy": "drain", "worker": 2}, headers=headers)
+    assert (again.status_code, again.json()["made_at_ms"]) == (201, made["made_at_ms"])
+    headers = {"Idempotency-Key": "r"}
+    first = client.post(f"{BASE}/rebalances", json={"proposal": made["id"]}, headers=headers)
+    ended(client, plane, first)
+    lost(plane)
+    repeated = client.post(f"{BASE}/rebalances", json={"proposal": made["id"]}, headers=headers)
+    assert (repeated.status_code, repeated.json()["id"]) == (202, first.json()["id"])
+    # The same name for another wish names another thing.
+    lost(plane)
+    other = client.post(f"{BASE}/drain", json={"worker": 1}, headers=headers)
+    assert other.json()["id"] != first.json()["id"]
+
+
+@pytest.mark.parametrize("kind", ["migrations", "rebalances"])
+def test_a_cancel_whose_answer_was_lost(plane: DataPlane, served: Served, kind: str) -> None:
+    client = served.client("operate")
+    plane.watermark_stalls = True
+    body = {"from": 0, "to": 1, "groups": [0], "strategy": "ptlb"}
+    location = client.post(f"{BASE}/rebalances", json=body).headers["Location"]
+    until(lambda: bool(client.get(location).json()["migrations"]), plane)
+    found = client.get(location).json()
+    path = f"{BASE}/{kind}/{found['id'] if kind == 'rebalances' else found['migrations'][0]['id']}/cancel"
+    headers = {"Idempotency-Key": "c"}
+    assert client.post(path, json={}, headers=headers).status_code == 202
+    until(lambda: not client.get(location).json()["open"], plane)
+    lost(plane)
+    assert client.post(path, json={}, headers=headers).status_code == 202
+    assert client.post(path, json={}).status_code == 409
+    assert client.get(location).json()["state"] == "rolled-back"
+
+
 def test_a_refused_request_is_judged_anew(plane: DataPlane, asked: Served) -> None:
     client = asked.client("operate")
     headers = {"Idempotency-Key": "one"}
@@ -240,6 +308,7 @@ def test_an_idempotency_key_in_use_or_malformed(plane: DataPlane, asked: Served)
 def test_settings_are_kept_and_merged(plane: DataPlane, asked: Served) -> None:
     client = asked.client("operate")
     assert client.get(f"{BASE}/auto").json()["enabled"] is False
+    assert client.get(f"{BASE}/auto").json()["last_decision"] is None
     found = client.put(f"{BASE}/auto", json={"enabled": True, "max_pause": "250ms", "start_ratio": 1.5}).json()
     assert (found["enabled"], found["max_pause"], found["start_ratio"]) == (True, 250.0, 1.5)
     assert client.put(f"{BASE}/auto", json={"enabled": False}).json()["start_ratio"] == 1.5
@@ -341,6 +410,25 @@ def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
         short = path.replace("/v1/queries/{query}", "Q")
         for method in operations:
             assert f"{method.upper()} `{short}`" in text, f"{method.upper()} {path} is not in docs/rest.md"
+
+
+def test_the_time_to_go_is_not_told_when_it_is_over() -> None:
+    """PTLB waits for event time, which an idle stream holds up."""
+    story = (Entry(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating"),)
+    migration = Migration(
+        id="m",
+        query="q",
+        incarnation="i",
+        strategy="ptlb",
+        sender=0,
+        receiver=1,
+        request=Request(groups=(0,)),
+        chosen=(0,),
+        waves=(Wave(groups=(0,), state=State.DUPLICATING, seen=1),),
+        story=story,
+    )
+    assert eta_s(migration, 3_000, 10.0) == 8.0
+    assert eta_s(migration, 20_000, 10.0) is None
 
 
 def test_answers_survive_being_kept() -> None:
