@@ -19,7 +19,8 @@ from trimtab.embedded import EmbeddedRedis
 pytestmark = pytest.mark.redis
 BASE = "/v1/queries/orders"
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
-huge = st.sampled_from([10**400, -(10**400), 2**63, 2**64, 1e305, -1e305, 10**19])
+HUGE = [10**400, -(10**400), 2**63, 2**64, 1e305, -1e305, 10**19]
+huge = st.sampled_from(HUGE)
 scalars = (
     st.none()
     | st.booleans()
@@ -79,6 +80,18 @@ def _try(client: httpx.Client, document: dict[str, Any], path: str, method: str)
     ask()
 
 
+def test_any_field_with_a_huge_number(client: httpx.Client) -> None:
+    document = client.get("/v1/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            schema = _schema(document, operation)
+            for field in schema["properties"] if schema else ():
+                for value in [*HUGE, [HUGE[0]], f"{HUGE[0]}", f"{HUGE[0]}ms", f"{HUGE[0]}%"]:
+                    content = json.dumps({**schema["examples"][-1], field: value})
+                    target = path.format(query="orders", rebalance="r-1", migration="m-1")
+                    _check(client.request(method.upper(), target, content=content, headers=HEADERS))
+
+
 @settings(max_examples=50)
 @given(content=st.binary(max_size=60))
 def test_any_bytes(client: httpx.Client, content: bytes) -> None:
@@ -96,12 +109,20 @@ def test_any_number_of_digits(client: httpx.Client, digits: int) -> None:
 
 def _bodies(document: dict[str, Any], operation: dict[str, Any]) -> st.SearchStrategy[Any] | None:
     """Of the schema's fields, on top of one of its examples: so that some get past the first check."""
-    if "requestBody" not in operation:
+    schema = _schema(document, operation)
+    if not schema:
         return None
-    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-    schema = document["components"]["schemas"][reference.rpartition("/")[2]]
     fields = st.dictionaries(st.sampled_from(sorted(schema["properties"])) | st.text(max_size=5), values, max_size=3)
     return st.builds(lambda example, drawn: {**example, **drawn}, st.sampled_from(schema["examples"]), fields)
+
+
+def _schema(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    """Of the body; empty where there is none."""
+    if "requestBody" not in operation:
+        return {}
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    found: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return found
 
 
 def _check(answer: httpx.Response) -> None:

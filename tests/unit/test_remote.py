@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 
-from tests.checkers.served import Served, measured
+from tests.checkers.served import Served, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab.cli import main
 from trimtab.embedded import EmbeddedRedis
 from trimtab.errors import InvalidInput
+from trimtab.remote import reading
 from trimtab.remote.client import Client, Refusal, RemoteFailure
 from trimtab.remote.commands import groups
-from trimtab.remote.follow import Bars, step_words, summary
-from trimtab.remote.tables import event_line, number, numbers, percent, proposal_lines
+from trimtab.remote.follow import Bars, Lines, follow, step_words, summary
+from trimtab.remote.tables import audit_words, auto_lines, event_line, number, numbers, percent, proposal_lines
 
 pytestmark = pytest.mark.redis
 
@@ -120,7 +122,7 @@ def test_rebalance_by_name_and_by_amount(run: Type) -> None:
     for step in ("step 1/5 ComputePartitionsToMove", "step 3/5 DuplicatePartitions", "step 5/5 DeletePartitions"):
         assert step in out
     command = f"rebalance --query orders --from {receiver} --to {sender}"
-    code, out, _ = run(f"{command} --amount 25% --strategy mslb --max-pause 500ms")
+    code, out, _ = run(f"{command} --amount 25% --strategy mslb --max-pause 500")
     assert code == 0, out
     assert "step 8/8 ReactivatePartitions" in out
     code, out, _ = run("migrations")
@@ -145,6 +147,7 @@ def test_drain_fill_and_the_way_back(run: Type) -> None:
 
 def test_auto_and_rules(run: Type) -> None:
     assert run("auto status --query orders")[1].startswith("orders: automatic balancing is off")
+    until(lambda: "balancing is off" in run("auto status --query orders")[1].splitlines()[-1])  # what it decided last
     assert run("auto on --query orders --set start_ratio=500 --reason night")[1].startswith(
         "orders: automatic balancing is on"
     )
@@ -168,7 +171,10 @@ def test_auto_and_rules(run: Type) -> None:
         ("rebalance --query orders --from 0 --to 9 --groups 0", "to = 9: is no worker of this query. Use a number"),
         ("rebalance --query orders --from 0 --to 1 --amount 250%", "amount = '250%': is out of range."),
         ("rebalance --query orders --strategy magic", "strategy = 'magic': It is not known. Choose one of"),
-        ("rebalance --query orders --from 0 --to 1 --groups 0 --max-pause soon", "max_pause = 'soon': is no duration."),
+        (
+            "rebalance --query orders --from 0 --to 1 --groups 0 --max-pause soon",
+            "max_pause = 'soon': is no duration up to an hour.",
+        ),
         ("rebalance --query orders --expected-epoch 9999", "expected_epoch = 9999: is not the query's epoch"),
         ("drain --query orders --worker 7", "worker = 7: is no worker of this query. Use a number from 0 to 2."),
         ("cancel m-0", "MIGRATION = 'm-0': is not known."),
@@ -218,6 +224,17 @@ def test_a_server_that_is_not_there(run: Type) -> None:
     assert code == 2 and "--url = 'nowhere'" in err
 
 
+def test_the_first_events_are_seen_at_once_in_a_pipe(run: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe's buffer would hold them back until the next event comes."""
+    pipe = io.BytesIO()
+    seen: list[bytes] = []
+    monkeypatch.setattr(reading, "_follow", lambda *given: seen.append(pipe.getvalue()))
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", io.TextIOWrapper(pipe))
+        main(["events", "--follow"])
+    assert seen[0].endswith(b"\n")
+
+
 def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFixture[str]) -> None:
     """In a thread of its own, as Ctrl-C in another terminal would end it; here the test's end does."""
     thread = threading.Thread(target=main, args=(["events", "--follow", "--json"],), daemon=True)
@@ -237,12 +254,76 @@ def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFi
     assert all(each["query"] == "orders" for each in events)
 
 
+def answering(handler: Callable[[httpx.Request], httpx.Response]) -> Client:
+    return Client("http://127.0.0.1:9", "k", transport=httpx.MockTransport(handler))
+
+
+def test_a_server_that_is_not_ours() -> None:
+    """Such as a login page of a proxy's."""
+    client = answering(lambda request: httpx.Response(200, text="<html>hello"))
+    with pytest.raises(RemoteFailure, match="not Trimtab's"):
+        client.get("/v1/queries")
+    with pytest.raises(RemoteFailure, match="not Trimtab's"):
+        list(client.events("orders", None))
+
+
+def test_a_server_that_is_restarted_while_a_rebalance_is_followed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        if asked in (2, 3):
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"open": asked < 5, "migrations": []})
+
+    assert follow(answering(answer), "orders", "r-1", sleep=lambda seconds: None)["open"] is False
+    assert capsys.readouterr().out.count("the server does not answer") == 1
+
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr("trimtab.remote.follow.AWAY_S", 0.0)
+    with pytest.raises(RemoteFailure, match="r-1 goes on without it"):
+        follow(answering(away), "orders", "r-1", sleep=lambda seconds: None)
+
+
+def test_a_change_is_sent_again_to_a_server_that_died_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        names.append(request.headers["Idempotency-Key"])
+        if len(names) == 1:
+            raise httpx.ReadError("reset")
+        if len(names) == 2:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(202, json={"id": "r-1"})
+
+    monkeypatch.setattr("trimtab.remote.client.time.sleep", lambda seconds: None)
+    assert answering(answer).post("/v1/queries/orders/rebalances", {}) == {"id": "r-1"}
+    assert len(names) == 3 and len(set(names)) == 1
+
+
+def test_every_line_of_a_long_story_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The record keeps the beginning and the newest lines."""
+    lines = Lines()
+    for length in range(1, 500, 7):
+        story = [
+            {"at_ms": at, "wave": 0, "step": 1, "message": f"s{at}", "state": "x", "note": ""} for at in range(length)
+        ]
+        kept = story[:20] + story[max(20, length - 280) :]
+        lines.show({"id": "m", "steps": 8, "story": kept})
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()] == [f"s{at}" for at in range(498)]
+
+
 def test_bars_on_a_terminal() -> None:
     out = io.StringIO()
     bars = Bars(Console(file=out, force_terminal=True, width=160))
     migration: dict[str, Any] = {
         "id": "m-1", "strategy": "ptlb", "from": 0, "to": 1, "groups": [], "amount": 0.25, "moved": [], "outcome": None,
-        "waves": [], "eta_s": None, "message": None, "step": 0, "steps": 5, "progress": 0.0,
+        "waves": [], "eta_s": None, "message": None, "step": 0, "steps": 5, "progress": 0.0, "state": "new",
     }  # fmt: skip
     with bars:
         bars.show(migration)
@@ -275,9 +356,18 @@ def test_words() -> None:
     assert event_line({"at_ms": 0, "kind": "step", "text": "x"}, "orders").endswith(" orders step: x")
     waiting: dict[str, Any] = {
         "outcome": None, "moved": [1], "groups": [1, 2, 3], "waves": [{}, {}], "eta_s": 4.2, "message": "Received",
-        "step": 7, "steps": 8,
+        "step": 7, "steps": 8, "state": "receiving",
     }  # fmt: skip
     assert step_words(waiting) == "step 7/8 Received, 1 of 3 groups there, about 4 s to go"
+    held_up = {**waiting, "state": "duplicating", "eta_s": None}
+    assert step_words(held_up) == "step 7/8 Received, 1 of 3 groups there, waits for event time"
+    audit = {"lost": 0, "doubled": 0, "unchecked_batches": 0, "clean": True}
+    assert audit_words(audit) == "lost 0, doubled 0"
+    assert audit_words({**audit, "unchecked_batches": 3}) == "lost 0, doubled 0, 3 batches unchecked"
+    auto = {"query": "orders", "enabled": True, "start_ratio": 1.2}
+    assert auto_lines({**auto, "last_decision": None})[1:] == ["  start_ratio 1.2"]
+    decided = auto_lines({**auto, "last_decision": {"at_ms": 0, "act": False, "why": "It is level."}})
+    assert decided[1] == "  start_ratio 1.2" and decided[2].endswith("left it: It is level.")
     refused = {"id": "r-1", "state": "refused", "refusal": {"problem": "is stale", "remedy": "Ask again."}}
     assert summary(refused) == "r-1 refused: is stale. Ask again."
     nothing = {"moves": [], "findings": [{"text": "Group 3 is too hot."}], "forecast": {}}

@@ -82,6 +82,8 @@ class Client:
                 if answer.status_code >= 400:
                     answer.read()
                     raise _error(answer)
+                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise self._foreign()
                 for line in answer.iter_lines():
                     if line.startswith("data: "):
                         yield json.loads(line.removeprefix("data: "))
@@ -93,26 +95,36 @@ class Client:
     def _ask(self, method: str, path: str, body: Json | None = None, parameters: Any = None) -> Json:
         headers = {} if method == "GET" else {"Idempotency-Key": secrets.token_hex(16)}
         deadline = time.monotonic() + PATIENCE_S
+        connected = False
         while True:
             try:
                 answer = self._http.request(method, path, json=body, params=parameters or None, headers=headers)
-            except httpx.ConnectError as error:
-                raise self._unreachable(error) from None
             except httpx.HTTPError as error:
-                if time.monotonic() > deadline:
+                # One that was never there is told at once; one that went away may be on its way back.
+                connected = connected or not isinstance(error, httpx.ConnectError)
+                if not connected or time.monotonic() > deadline:
                     raise self._unreachable(error) from None
                 time.sleep(0.5)
                 continue
+            connected = True
             wait_s = _retry_after_s(answer)
             if wait_s is None or time.monotonic() + wait_s > deadline:
                 break
             time.sleep(wait_s)
         if answer.status_code >= 400:
             raise _error(answer)
-        found = answer.json()
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
         if not isinstance(found, dict):
-            raise RemoteFailure(f"{self.url} answered something that is not Trimtab's")
+            raise self._foreign()
         return found
+
+    def _foreign(self) -> RemoteFailure:
+        return RemoteFailure(
+            f"{self.url} answered something that is not Trimtab's. Name the server with --url or {URL_VARIABLE}."
+        )
 
     def _unreachable(self, error: Exception) -> RemoteFailure:
         return RemoteFailure(

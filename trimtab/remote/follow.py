@@ -9,21 +9,36 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from trimtab.remote.client import Client, at
+from trimtab.remote.client import Client, RemoteFailure, at
 from trimtab.remote.tables import audit_words, numbers
 
 POLL_S: Final = 0.3
+AWAY_S: Final = 60.0
+"""How long a server that went away is asked again: one that is restarted answers by then."""
 FAILED_STATES: Final = frozenset({"rolled-back", "refused", "cancelled", "partly-committed"})
 Json = dict[str, Any]
 
 
 def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float], None] = time.sleep) -> Json:
-    """The rebalance as it ended."""
+    """The rebalance as it ended. A server that is restarted meanwhile is waited for: the rebalance does not need it."""
     console = Console()
-    shown = Bars(console) if console.is_terminal else Lines(console)
+    shown = Bars(console) if console.is_terminal else Lines()
+    away_since_s: float | None = None
     with shown:
         while True:
-            body = client.get(f"{at(query)}/rebalances/{rebalance}")
+            try:
+                body = client.get(f"{at(query)}/rebalances/{rebalance}")
+            except RemoteFailure as failure:
+                if away_since_s is None:
+                    away_since_s = time.monotonic()
+                    console.print("the server does not answer; waiting for it, the rebalance goes on", markup=False)
+                elif time.monotonic() - away_since_s > AWAY_S:
+                    raise RemoteFailure(
+                        f"{failure} {rebalance} goes on without it: see trimtab migrations --query {query}"
+                    ) from None
+                sleep(1.0)
+                continue
+            away_since_s = None
             for migration in body["migrations"]:
                 shown.show(migration)
             if not body["open"]:
@@ -48,6 +63,8 @@ def step_words(migration: Json) -> str:
     done = len(migration["moved"])
     waves = f", {done} of {len(migration['groups'])} groups there" if len(migration["waves"]) > 1 else ""
     eta = "" if migration["eta_s"] is None else f", about {migration['eta_s']:.0f} s to go"
+    if not eta and migration["state"] == "duplicating":
+        eta = ", waits for event time"
     name = migration["message"] or "waiting"
     return f"step {migration['step']}/{migration['steps']} {name}{waves}{eta}"
 
@@ -85,9 +102,8 @@ class Bars:
 
 
 class Lines:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._told: dict[str, int] = {}
+    def __init__(self) -> None:
+        self._told: set[tuple[Any, ...]] = set()
 
     def __enter__(self) -> None:
         return
@@ -96,11 +112,14 @@ class Lines:
         return
 
     def show(self, migration: Json) -> None:
-        """Every line of the story once: steps that came between two looks are told too."""
-        told = self._told.get(migration["id"], 0)
-        for entry in migration["story"][told:]:
+        """Every line of the story once: steps that came between two looks are told too, and of a long story, whose
+        middle is forgotten, its newest ones."""
+        for entry in migration["story"]:
+            line = (migration["id"], *entry.values())
+            if line in self._told:
+                continue
+            self._told.add(line)
             wave = f" wave {entry['wave']}" if entry["wave"] else ""
             step = f"step {entry['step']}/{migration['steps']} " if entry["step"] else ""
             note = f" ({entry['note']})" if entry["note"] else ""
             print(f"{migration['id']}{wave}: {step}{entry['message']} -> {entry['state']}{note}", flush=True)
-        self._told[migration["id"]] = len(migration["story"])

@@ -94,7 +94,7 @@ def events(options: argparse.Namespace) -> int:
             newest[name] = found[-1]["id"] if found else "0-0"
             told += [(each["at_ms"], _line(options, each, name, several)) for each in found]
         for _, line in sorted(told, key=lambda pair: pair[0]):
-            print(line)
+            print(line, flush=True)
     if options.follow:
         _follow(options, newest)
     return 0

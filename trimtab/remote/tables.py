@@ -109,9 +109,12 @@ def auto_lines(body: Json) -> list[str]:
     settings = ", ".join(
         f"{name} {'none' if value is None else value}"
         for name, value in body.items()
-        if name not in ("query", "enabled")
+        if name not in ("query", "enabled", "last_decision")
     )
-    return [f"{body['query']}: automatic balancing is {'on' if body['enabled'] else 'off'}", f"  {settings}"]
+    lines = [f"{body['query']}: automatic balancing is {'on' if body['enabled'] else 'off'}", f"  {settings}"]
+    if decision := body.get("last_decision"):
+        lines.append(f"  {clock(decision['at_ms'])} {'acted' if decision['act'] else 'left it'}: {decision['why']}")
+    return lines
 
 
 def event_line(event: Json, query: str = "") -> str:
@@ -120,7 +123,8 @@ def event_line(event: Json, query: str = "") -> str:
 
 
 def audit_words(audit: Json) -> str:
-    return f"lost {audit['lost']}, doubled {audit['doubled']}" + ("" if audit["clean"] else " !")
+    unchecked = f", {audit['unchecked_batches']} batches unchecked" if audit["unchecked_batches"] else ""
+    return f"lost {audit['lost']}, doubled {audit['doubled']}{unchecked}" + ("" if audit["clean"] else " !")
 
 
 def clock(at_ms: int) -> str:
