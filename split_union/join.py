@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from split_union import control_source, session, shipping, transport
 from split_union.definition import claim_checkpoint
+from split_union.filters import Placed, filtered, place_conditions
 from split_union.query import JoinQuery
 from split_union.schema import Input, arrow_type, check_inputs, replace_type, result_type
 from split_union.split import SplitTask, tick_every_worker
@@ -55,8 +55,8 @@ def build_join(
     if "://" not in checkpoint and not checkpoint.startswith("file:"):
         # Executors have working directories of their own; Spark, too, reads a relative path from the driver's.
         checkpoint = os.path.abspath(checkpoint)
-    given = check_inputs(query, inputs, case_sensitive=_flag(spark, "spark.sql.caseSensitive"))
-    placed = _place_conditions(query, spark, given)
+    given = check_inputs(query, inputs, case_sensitive=session.flag(spark, "spark.sql.caseSensitive"))
+    placed = place_conditions(query.where, spark, given)
     session.check(spark, query.workers)
     store = Store(redis or shared_redis().url)
     store.check()
@@ -90,16 +90,14 @@ def build_join(
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
-    for condition in placed.after_union:
-        joined = joined.filter(F.expr(condition))
-    return joined
+    return filtered(joined, given, placed)
 
 
 def _split(
     query: JoinQuery,
     index: int,
     given: Input,
-    placed: conditions.PlacedConditions,
+    placed: Placed,
     checkpoint: str,
     keys: tuple[int, ...],
 ) -> DataFrame:
@@ -107,7 +105,7 @@ def _split(
     if not given.has_watermark:
         assert query.lateness is not None
         frame = frame.withWatermark(quote(given.time), spark_interval(parse_us(query.lateness, "lateness")))
-    for condition in placed.before_split.get(given.stream.name, ()):
+    for condition in placed.before_split(given.stream.name):
         frame = frame.filter(F.expr(condition))
     parts = transport.key_parts([frame.schema[name] for name in given.key.columns])
     code = F.xxhash64(*(value for _, value in parts))
@@ -156,54 +154,14 @@ def _caller(task: SplitTask) -> Any:
     return split
 
 
-def _place_conditions(query: JoinQuery, spark: SparkSession, given: list[Input]) -> conditions.PlacedConditions:
-    schemas = {
-        each.stream.name: {field.name: field.dataType.simpleString() for field in each.frame.schema.fields}
-        for each in given
-    }
-    settings = {
-        "ansi": _flag(spark, "spark.sql.ansi.enabled"),
-        "case_sensitive": _flag(spark, "spark.sql.caseSensitive"),
-    }
-    placed = conditions.place(query.where, schemas, **settings)
-    if placed.before_split or placed.after_union:
-        for index, condition in enumerate(query.where):
-            _check_with_spark(
-                spark, given, f"where[{index}]", condition, conditions.place([condition], schemas, **settings)
-            )
-    return placed
-
-
-def _check_with_spark(
-    spark: SparkSession, given: list[Input], field: str, condition: str, placed: conditions.PlacedConditions
-) -> None:
-    """Have Spark resolve what it will evaluate itself, on empty tables: a mistake shows before anything starts."""
-    tables = [(each.frame.schema, texts) for each in given if (texts := placed.before_split.get(each.stream.name))]
-    if placed.after_union:
-        tables.append((result_type(given), placed.after_union))
-    for schema, texts in tables:
-        empty = spark.createDataFrame([], schema)
-        for text in texts:
-            try:
-                empty.filter(F.expr(text))
-            except PySparkException as error:
-                problem = str(error).partition("SQLSTATE")[0].strip().rstrip(".;")
-                raise InvalidInput(
-                    field,
-                    condition,
-                    f"is not a condition that Spark accepts: {problem}",
-                    "Correct it, or leave it out.",
-                ) from None
-
-
-def _join_spec(query: JoinQuery, given: list[Input], placed: conditions.PlacedConditions) -> JoinSpec:
+def _join_spec(query: JoinQuery, given: list[Input], placed: Placed) -> JoinSpec:
     return JoinSpec(
         streams=tuple(StreamSpec(each.stream.name, each.time, each.key, each.columns) for each in given),
         window_us=query.window_us,
         partitions=query.partitions,
         conditions=tuple(
             ConditionSpec(each.streams, tuple(sorted(each.columns)), conditions.to_json(each.tree))
-            for each in placed.in_join
+            for each in placed.in_join()
         ),
         ordered=query.ordered,
     )
@@ -230,9 +188,5 @@ def _shape(query: JoinQuery, given: list[Input]) -> dict[str, Any]:
 
 def _arrow_schema(spark: SparkSession, result: T.StructType) -> pa.Schema:
     timezone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    large = _flag(spark, "spark.sql.execution.arrow.useLargeVarTypes")
+    large = session.flag(spark, "spark.sql.execution.arrow.useLargeVarTypes")
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, timezone, large), True) for f in result.fields])
-
-
-def _flag(spark: SparkSession, name: str) -> bool:
-    return (spark.conf.get(name, "false") or "false").lower() == "true"

@@ -64,6 +64,10 @@ def prepare(spark: SparkSession, workers: int, checkpoint: str) -> None:
         spark.conf.set(*LOCAL_FILES)
 
 
+def flag(spark: SparkSession, name: str) -> bool:
+    return (spark.conf.get(name, "false") or "false").lower() == "true"
+
+
 def is_local(spark: SparkSession, checkpoint: str) -> bool:
     """Whether Spark finds a checkpoint on a local disk."""
     context: Any = spark.sparkContext

@@ -159,17 +159,15 @@ class Steered:
         found: Rebalance = self.until(self.ended(manager, rebalance), f"the end of {rebalance}")
         return found
 
-    def move_all(
-        self, manager: EmbeddedManager, strategy: str, groups: Mapping[tuple[int, int], Sequence[int]]
-    ) -> list[Json]:
-        """Move groups of several (sender, receiver) pairs at once; returns the migrations' records."""
-        asked = [self.ask(manager, strategy, *pair, tuple(each)) for pair, each in groups.items()]
+    def move_all(self, manager: EmbeddedManager, groups: Mapping[tuple[str, int, int], Sequence[int]]) -> list[Json]:
+        """Move groups by (strategy, sender, receiver), all at once; returns the migrations' records."""
+        asked = [self.ask(manager, *way, tuple(each)) for way, each in groups.items()]
         records: list[Json] = []
         for each in asked:
             assert self.end_of(manager, each).state == "committed"
             records += self.check_audits(manager, each)
         owners = self.bound().owners
-        assert all(owners[group] == receiver for (_, receiver), each in groups.items() for group in each)
+        assert all(owners[group] == receiver for (_, _, receiver), each in groups.items() for group in each)
         return records
 
     def check_audits(self, manager: EmbeddedManager, rebalance: str) -> list[Json]:

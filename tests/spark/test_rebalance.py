@@ -48,17 +48,44 @@ def manager(redis: EmbeddedRedis) -> Iterator[EmbeddedManager]:
 def test_every_pair_there_and_back(
     spark: SparkSession, redis: EmbeddedRedis, manager: EmbeddedManager, tmp_path: Path
 ) -> None:
-    """`(A B) C` here, `(B C) A` there, one multi-way operator elsewhere. One group or several, both protocols, steps of
-    disjoint migrations sharing epochs."""
+    """`(A B) C` here, `(B C) A` there, one multi-way operator elsewhere: all six ways by both protocols at once, steps
+    of disjoint migrations sharing epochs; then every group back by the protocol that it did not come by."""
     join = Steered(tmp_path, spark, redis.url, "pairs", plan=PLANS).begun()
-    around = {(worker, (worker + 1) % 3): join.owned(worker)[: worker + 1] for worker in range(3)}
-    records = join.move_all(manager, "mslb", around)
-    assert [entry["step"] for entry in records[0]["story"] if entry["step"]] == list(range(1, 9))
-    # Back again, two of them by the other protocol: what was left behind must not come up again.
-    join.move_all(manager, "mslb", {(1, 0): around[0, 1]})
-    record = join.move_all(manager, "ptlb", {(2, 1): around[1, 2], (0, 2): around[2, 0]})[0]
-    assert [entry["step"] for entry in record["story"] if entry["step"]] == list(range(1, 6))
+    ways = [(strategy, distance) for strategy in ("mslb", "ptlb") for distance in (1, 2)]
+    there = {
+        (strategy, worker, (worker + distance) % 3): [group]
+        for worker in range(3)
+        for (strategy, distance), group in zip(ways, join.owned(worker), strict=True)
+    }
+    records = join.move_all(manager, there)
+    for strategy, last_step in (("mslb", 8), ("ptlb", 5)):
+        story = next(record["story"] for record in records if record["strategy"] == strategy)
+        assert [entry["step"] for entry in story if entry["step"]] == list(range(1, last_step + 1))
+    # What was left behind must not come up again.
+    other = {"mslb": "ptlb", "ptlb": "mslb"}
+    back = {(other[strategy], to, by): groups for (strategy, by, to), groups in there.items()}
+    join.move_all(manager, back)
     assert join.shared_epochs
+    join.finish()
+
+
+def test_query_stopped_in_mid_migration(
+    spark: SparkSession, redis: EmbeddedRedis, manager: EmbeddedManager, tmp_path: Path
+) -> None:
+    """Stopping never hangs; moves of each kind park, and go on with the query. One plan everywhere, several groups."""
+    join = Steered(tmp_path, spark, redis.url, "parked").begun()
+    asked = [
+        join.ask(manager, "mslb", 0, 1, tuple(join.owned(0)[:2])),
+        join.ask(manager, "ptlb", 2, 1, tuple(join.owned(2)[:2])),
+    ]
+    join.until(lambda: len(moves_of(join.bound())) >= 2, "an epoch with both moves")
+    assert join.running is not None
+    join.running.stop()
+    assert not join.running.isActive
+    join.start()
+    for each in asked:
+        assert join.end_of(manager, each).state == "committed"
+        join.check_audits(manager, each)
     join.finish()
 
 

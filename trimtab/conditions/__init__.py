@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.conditions.errors import ConditionError, EvaluationError
+from trimtab.conditions.errors import ConditionError, EvaluationError, Unreadable
 from trimtab.conditions.evaluate import evaluate, mask
 from trimtab.conditions.tree import Tree, from_json, to_json
 
@@ -23,6 +23,7 @@ __all__ = [
     "PlacedConditions",
     "Placement",
     "Tree",
+    "Unreadable",
     "evaluate",
     "from_json",
     "mask",

@@ -9,6 +9,10 @@ class ConditionError(InvalidInput):
     """A condition that cannot be accepted, told so that its author can mend it without reading our code."""
 
 
+class Unreadable(ConditionError):
+    """A condition that does not parse here. Spark's own parser may know better."""
+
+
 class EvaluationError(ArithmeticError):
     """A value for which Spark in ANSI mode raises; `error_class` is the name Spark gives to that error."""
 

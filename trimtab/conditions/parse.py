@@ -16,7 +16,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
 from trimtab.conditions import functions
-from trimtab.conditions.errors import ConditionError
+from trimtab.conditions.errors import ConditionError, Unreadable
 from trimtab.conditions.resolve import Names, Reference, Resolved
 
 _OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE})
@@ -145,9 +145,9 @@ def _syntax(field: str, value: str, text: str) -> exp.Expr:
     return syntax
 
 
-def _unparsable(field: str, value: str, detail: str) -> ConditionError:
+def _unparsable(field: str, value: str, detail: str) -> Unreadable:
     problem = f"the condition does not parse: {detail}"
-    return ConditionError(field, value, problem, "Write one boolean Spark SQL expression, as after WHERE.")
+    return Unreadable(field, value, problem, "Write one boolean Spark SQL expression, as after WHERE.")
 
 
 def _not_allowed(field: str, value: str, what: str) -> ConditionError:
