@@ -265,8 +265,8 @@ class QueryRunner:
     async def _catch_up(self) -> None:
         """Audits count every batch: those that were committed while nobody led are read now."""
         newest = [each.audit.newest_batch for each in self.migrations.values() if each.audit.newest_batch >= 0]
-        for batch in await self.watch.past(min(newest) + 1) if newest else []:
-            await self._audit(batch)
+        if newest:
+            await self._audit(await self.watch.past(min(newest) + 1))
 
     async def _close_rebalances(self, records: dict[str, Json]) -> None:
         """A rebalance whose migrations have all ended, or whose journal is gone in part, is not under way."""
@@ -295,7 +295,7 @@ class QueryRunner:
 
     async def _learn(self, batch: CommittedBatch) -> None:
         await self._agree_with(batch)
-        await self._audit(batch)
+        await self._audit([batch])
         for name in list(self.migrations):
             taken = taken_groups(self.migrations.values(), name)
             # An event may follow from what another one changed (steps 4, 5 and 6 are told together).
@@ -314,10 +314,12 @@ class QueryRunner:
             await self.alarm("journal-lost", f"migrations made again from epoch {batch.bound.number}")
             await self._enact(adopted)
 
-    async def _audit(self, batch: CommittedBatch) -> None:
+    async def _audit(self, batches: Sequence[CommittedBatch]) -> None:
         changed = {}
         for migration in self.migrations.values():
-            audit = migration.audit.add(migration.id, batch, self.watch.workers)
+            audit = migration.audit
+            for batch in batches:
+                audit = audit.add(migration.id, batch, self.watch.workers)
             if audit is migration.audit:
                 continue
             changed[migration.id] = replace(migration, audit=audit)
