@@ -1,0 +1,43 @@
+"""What the rebalancing benchmark makes of what it saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.rebalance import Figure, batches_waited, figures_of
+from trimtab.moves import MoveReport
+from trimtab.reports import WorkerReport
+
+
+def report(batch: int, **held: int) -> WorkerReport:
+    moves = [MoveReport(move=move, role="receiver", state="holding", held_rows=rows) for move, rows in held.items()]
+    given: dict[str, Any] = dict.fromkeys(("results", "state_rows", "combined_rows", "state_bytes", "index_bytes"), 0)
+    given |= dict.fromkeys(("epoch", "worker", "attempt", "process", "at_ms", "watermark_us", "cpu_ns"), 0)
+    given |= {name: {} for name in ("rows", "late_rows", "bad_rows")}
+    return WorkerReport(query="q", batch=batch, executor="a", resident="hit", moves=moves, **given)
+
+
+@pytest.mark.parametrize(
+    ("held", "waited"),
+    [
+        ([{"m": 0}, {"m": 0}], 0),
+        ([{"m": 0}, {"m": 5}, {"m": 0}, {"m": 5}, {"m": 0}], 1),
+        ([{"m": 5}, {"m": 9, "n": 2}, {"n": 1}, {}], 2),
+        ([{"m": 5}, None, {"m": 9}, {"m": 0}], 3),
+        ([{"m": 5}, None, {"m": 0}], 2),
+    ],
+)
+def test_batches_that_rows_wait(held: list[dict[str, int] | None], waited: int) -> None:
+    told = {number: [] if each is None else [report(number, **each)] for number, each in enumerate(held)}
+    assert batches_waited(told) == waited
+
+
+def test_a_wanted_figure_that_is_missed_is_told() -> None:
+    part = {"state_rows": 10, "waves": 2, "longest batch": 1.4, "batches_waited": 1, "exact": True}
+    assert all(figure.met for figure in figures_of({"mslb": part}))
+    for missed in ({"longest batch": 1.6}, {"batches_waited": 2}, {"exact": False}):
+        assert [figure.met for figure in figures_of({"mslb": {**part, **missed}})].count(False) == 1
+    assert Figure("x", 0.94, 0.95, "x", at_least=True).row() == ("x", "0.94x", ">= 0.95x", "NO")
+    assert Figure("x", 10, 10).row() == ("x", "10", "<= 10", "yes")
