@@ -65,7 +65,8 @@ async def kept_proposal(use: Backend, query: str, name: str, field: str) -> Json
 
 async def reasons_stale(use: Backend, proposal: Proposal) -> list[str]:
     seen = await use.seen(proposal.query)
-    return stale(proposal, seen.epoch, seen.moving)
+    rules = seen.rules
+    return stale(proposal, seen.epoch, seen.moving, pinned=rules.pinned, excluded=rules.excluded)
 
 
 async def carry_out(

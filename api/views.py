@@ -35,7 +35,7 @@ def query_view(
         "partitions": seen.partitions,
         "window_us": shape.get("window"),
         "lateness_us": shape.get("lateness"),
-        "streams": sorted(shape.get("streams", ())),
+        "streams": sorted(stream["name"] for stream in shape.get("streams", ())),
         "committed_batch": None if heartbeat is None else heartbeat.committed,
         "heartbeat_ms": None if heartbeat is None else heartbeat.at_ms,
         "manager": None if leader is None else {"leader": leader.holder, "fence": leader.fence},

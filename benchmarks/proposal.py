@@ -1,15 +1,19 @@
-"""How long a proposal takes: `python -m benchmarks.proposal`. For 10,000 groups on 500 workers, less than a second.
+"""How long a proposal takes, and publishing an epoch: `python -m benchmarks.proposal`.
 
-No Spark, no Redis: a snapshot is drawn (loads with a tail, a mapping that favours some workers) and each policy makes
-its proposal from it, strategy, forecast and JSON included. A heavy tail has groups that alone exceed the mean, where
-little can be done; a light one has none, so that everything is levelled. The slowest of several rounds counts.
+For 10,000 groups on 500 workers less than a second, and less than 50 ms. No Spark: a snapshot is drawn (loads with a
+tail, a mapping that favours some workers) and each policy makes its proposal from it, strategy, forecast and JSON
+included. A heavy tail has groups that alone exceed the mean, where little can be done; a light one has none, so that
+everything is levelled. The slowest of several rounds counts. Epochs are published to a server of the benchmark's own;
+the median of several counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -22,8 +26,15 @@ from balancing.load import Snapshot, WorkerLoad
 from balancing.policies import Drain, Fill, Level, Pairwise, Policy
 from balancing.proposal import Proposal, make_proposal
 from balancing.settings import Settings
+from manager.journal import Journal
+from manager.lease import Lease
+from manager.store import ManagerStore
+from trimtab.embedded import EmbeddedRedis
+from trimtab.epochs import first_epoch
+from trimtab.store import Store
 
 SECONDS_MAX = 1.0
+PUBLISHED_MAX = 0.05
 TAILS = {"heavy": 1.5, "light": 4.0}
 """Exponents of the power law."""
 
@@ -81,6 +92,27 @@ def measure(snapshot: Snapshot, policy: Policy, settings: Settings, rounds: int)
     return slowest, proposal
 
 
+async def publishing(groups: int, workers: int, rounds: int) -> float:
+    """Median seconds that a leader takes to publish an epoch."""
+    with EmbeddedRedis() as server:
+        store = ManagerStore(server.url)
+        lease = Lease(store.client, "big", "benchmark", ttl_s=60, renew_s=20)
+        epoch = first_epoch("big", "benchmark", [group % workers for group in range(groups)])
+        Store(server.url).restore(epoch)
+        taken = []
+        try:
+            await lease.acquire()
+            journal = Journal(store.client, "big", lease)
+            for _ in range(rounds):
+                epoch = epoch.successor(epoch.owners, fence=lease.fence)
+                start = time.perf_counter()
+                await journal.publish(epoch)
+                taken.append(time.perf_counter() - start)
+        finally:
+            await store.close()
+    return statistics.median(taken)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=10_000)
@@ -114,7 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"slowest proposal for {given.groups:,} groups on {given.workers} workers: {slowest:.3f} s "
         f"(must be below {SECONDS_MAX:g} s: {'yes' if good else 'NO'})"
     )
-    return 0 if good else 1
+    published = asyncio.run(publishing(given.groups, given.workers, 5 * given.rounds))
+    quick = published < PUBLISHED_MAX
+    print(
+        f"publishing an epoch of {given.groups:,} groups: {published * 1000:.0f} ms "
+        f"(must be below {PUBLISHED_MAX * 1000:g} ms: {'yes' if quick else 'NO'})"
+    )
+    return 0 if good and quick else 1
 
 
 if __name__ == "__main__":

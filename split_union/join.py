@@ -32,6 +32,7 @@ from worker.spec import ConditionSpec, JoinSpec, StreamSpec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 TICK_SECONDS = 10.0
 """How often an idle query runs a batch, so that it can take commands."""
 
@@ -60,7 +61,7 @@ def build_join(
     session.check(spark, query.workers)
     store = Store(redis or shared_redis().url)
     store.check()
-    epoch, transfer_key = claim_checkpoint(query, _shape(query, given), checkpoint, store)
+    epoch, transfer_key = claim_checkpoint(query, _shape(query, spark, given), checkpoint, store)
     session.prepare(spark, query.workers, checkpoint)
     shipping.ship_packages(spark)
 
@@ -167,7 +168,7 @@ def _join_spec(query: JoinQuery, given: list[Input], placed: Placed) -> JoinSpec
     )
 
 
-def _shape(query: JoinQuery, given: list[Input]) -> dict[str, Any]:
+def _shape(query: JoinQuery, spark: SparkSession, given: list[Input]) -> dict[str, Any]:
     """All that a checkpoint depends on: none of it may change under one."""
     return {
         "window": query.window_us,
@@ -175,18 +176,22 @@ def _shape(query: JoinQuery, given: list[Input]) -> dict[str, Any]:
         "partitions": query.partitions,
         "workers": query.workers,
         "where": list(query.where),
-        "streams": {
-            each.stream.name: {
+        # In order: Spark knows sources by their place, and stored rows have their columns in this one.
+        "streams": [
+            {
+                "name": each.stream.name,
                 "key": list(each.key.columns),
                 "time": each.time,
-                "columns": {field.name: field.dataType.simpleString() for field in each.frame.schema.fields},
+                "columns": [f"{field.name} {field.dataType.simpleString()}" for field in each.frame.schema.fields],
             }
             for each in given
-        },
+        ],
+        # Part of the type that stored rows have in Arrow.
+        **{name: spark.conf.get(name) for name in ("spark.sql.session.timeZone", _LARGE_TYPES)},
     }
 
 
 def _arrow_schema(spark: SparkSession, result: T.StructType) -> pa.Schema:
     timezone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    large = session.flag(spark, "spark.sql.execution.arrow.useLargeVarTypes")
+    large = session.flag(spark, _LARGE_TYPES)
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, timezone, large), True) for f in result.fields])

@@ -65,6 +65,9 @@ def parse_move(body: dict[str, Any]) -> Move:
         raise CorruptState(f"a move cannot be read: {error}") from error
     if not _ID.fullmatch(move.id) or move.kind not in (TRANSFER, DUPLICATE):
         raise CorruptState(f"{move.kind!r} {move.id!r} is no move")
+    numbers = (move.sender, move.receiver, move.epoch)
+    if any(type(number) is not int for number in numbers) or move.sender == move.receiver:
+        raise CorruptState(f"move {move.id} has no sender, receiver and epoch: {numbers}")
     return move
 
 
@@ -79,6 +82,8 @@ def check_epoch(epoch: Epoch, partitions: int, workers: int) -> None:
         inside = all(0 <= group < partitions for group in move.groups)
         if not inside or not 0 <= move.sender < workers or not 0 <= move.receiver < workers:
             raise CorruptState(f"move {move.id} names a group or worker that the query does not have")
+        if move.kind == DUPLICATE and any(epoch.owners[group] != move.sender for group in move.groups):
+            raise CorruptState(f"move {move.id} duplicates groups that its sender does not own")
     commands_of(epoch)
 
 
@@ -101,10 +106,18 @@ class ComputePartitionsToMove:
 def commands_of(epoch: Epoch) -> tuple[ComputePartitionsToMove, ...]:
     try:
         return tuple(
-            ComputePartitionsToMove(**{**body, "groups": tuple(body["groups"]), "excluded": tuple(body["excluded"])})
+            ComputePartitionsToMove(
+                **{
+                    **body,
+                    "worker": int(body["worker"]),
+                    "share": float(body["share"]),
+                    "groups": tuple(map(int, body["groups"])),
+                    "excluded": tuple(map(int, body["excluded"])),
+                }
+            )
             for body in epoch.commands
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptState(f"a command cannot be read: {error}") from error
 
 

@@ -21,6 +21,7 @@ class WorkerReport:
     epoch: int
     worker: int
     attempt: int
+    """Spark's number of the task attempt, which grows within a run."""
     executor: str
     process: int
     at_ms: int
@@ -43,6 +44,8 @@ class WorkerReport:
     resident: str
     """"hit": the resident state was found; "rebuild": it was made again from the durable one."""
     plan: str = ""
+    run: str = ""
+    """Of the query: another one after each start."""
     phase_ns: dict[str, int] = field(default_factory=dict)
     groups: list[int] = field(default_factory=list)
     """The partition groups that this worker had rows, work or state of; the lists below say how much of each, in this

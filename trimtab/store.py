@@ -56,6 +56,22 @@ return 1
 """
 
 
+# KEYS: reports of the batch, newest reports; ARGV: worker, text, seconds to live
+# Of two attempts of one task the later one counts, whichever speaks last: Spark has given the other up.
+REPORT: Final = """
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+if known then
+  local before, now = cjson.decode(known), cjson.decode(ARGV[2])
+  if before.run == now.run and before.attempt > now.attempt then return 0 end
+end
+for i = 1, 2 do
+  redis.call('HSET', KEYS[i], ARGV[1], ARGV[2])
+  redis.call('EXPIRE', KEYS[i], ARGV[3])
+end
+return 1
+"""
+
+
 class Store:
     """A thin client. Construction connects to nothing."""
 
@@ -137,14 +153,8 @@ class Store:
         self.client.set(redis_keys.definition(query), json.dumps(definition, sort_keys=True))
 
     def report(self, report: WorkerReport) -> None:
-        text = report.to_text()
-        by_batch = redis_keys.report(report.query, report.batch)
-        latest = redis_keys.latest_reports(report.query)
-        with self.client.pipeline(transaction=False) as pipe:
-            for key in (by_batch, latest):
-                pipe.hset(key, str(report.worker), text)
-                pipe.expire(key, REPORT_TTL_S)
-            pipe.execute()
+        keys = (redis_keys.report(report.query, report.batch), redis_keys.latest_reports(report.query))
+        self.client.eval(REPORT, 2, *keys, str(report.worker), report.to_text(), str(REPORT_TTL_S))
 
     def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
         """Reports of one batch, or the newest of each worker."""

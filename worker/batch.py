@@ -121,9 +121,13 @@ def run_batch(
                 )
             )
         with outcome.phase("publish"):
-            saved = engine.saved()
+            # Row numbers that are about to run out are drawn anew by a rebuild.
+            saved = None if engine.worn else engine.saved()
             engine.close()
-            residence.publish(stamp, saved)
+            if saved is None:
+                residence.discard(stamp)
+            else:
+                residence.publish(stamp, saved)
     except BaseException:
         residence.discard(stamp)
         raise
@@ -192,8 +196,7 @@ def _join(
     outcome.results = sum(map(len, results))
     with outcome.phase("encode"):
         if results:
-            whole = engine.results(results, result_schema)
-            outcome.pieces = list(frames.slices(whole))
+            outcome.pieces = list(engine.results(results, result_schema))
     true_horizon = given.watermark_us - spec.window_us
     with outcome.phase("join"):
         expired = engine.purge(moves.purge_horizon(true_horizon))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.errors import CorruptState
 from worker import kernels
 
 MIN_CAPACITY: Final = 1024
@@ -31,6 +33,13 @@ Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int16s = npt.NDArray[np.int16]
 Refs = npt.NDArray[np.uint32]
+
+
+def flags_of(groups: Iterable[int], partitions: int) -> Flags:
+    """A flag for each partition group."""
+    flags = np.zeros(partitions, np.bool_)
+    flags[list(groups)] = True
+    return flags
 
 
 @dataclass
@@ -80,11 +89,11 @@ class StateBuffer:
         self.capacity = capacity
         self.head = 0
         self.tail = 0
-        self._map()
 
     @classmethod
     def create(cls, directory: Path, streams: tuple[str, ...], capacity: int = MIN_CAPACITY) -> StateBuffer:
         buffer = cls(directory, streams, 0, max(capacity, MIN_CAPACITY))
+        buffer._map(new=True)
         buffer.slots[:] = kernels.EMPTY
         return buffer
 
@@ -93,6 +102,7 @@ class StateBuffer:
         buffer = cls(directory, tuple(saved["streams"]), saved["generation"], saved["capacity"])
         buffer.head = saved["head"]
         buffer.tail = saved["tail"]
+        buffer._map(new=False)
         return buffer
 
     def saved(self) -> dict[str, Any]:
@@ -211,23 +221,27 @@ class StateBuffer:
         old_path = self.path
         self.capacity = capacity
         self.generation += 1
-        self._map()
+        self._map(new=True)
         old_path.unlink(missing_ok=True)
         self.slots[:] = kernels.EMPTY
         self.head = self.tail = 0
         self.append(kept, horizon)
 
-    def _map(self) -> None:
+    def _map(self, *, new: bool) -> None:
         capacity = self.capacity
         bits = max(int(capacity * 1.3).bit_length(), 1)
         spans = 1 if self.is_leaf else 2
         width = capacity * (8 + 8 * spans + 4 * len(self.streams) + 4 + 2) + 16
         total = width + 4 * (1 << bits)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        handle = os.open(self.path, flags, 0o600)
+        if new:
+            # Another file under an old name: somebody may still have that one mapped.
+            self.path.unlink(missing_ok=True)
+        handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if new else 0), 0o600)
         try:
-            if os.fstat(handle).st_size < total:
+            if new:
                 os.posix_fallocate(handle, 0, total)
+            elif os.fstat(handle).st_size != total:
+                raise CorruptState(f"{self.path} has {os.fstat(handle).st_size} bytes, not {total}")
             self._memory = mmap.mmap(handle, total)
         finally:
             os.close(handle)

@@ -8,21 +8,24 @@ own leaf last, so each combination is found exactly once: when its last componen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from plans.tree import Join, inner_states, parse_plan, path, states
-from trimtab import conditions
+from trimtab import conditions, frames
 from trimtab.keys import GROUP, codes, timestamps_us
-from worker.buffers import NEVER, Flags, Int64s, Refs, StateBuffer, Tuples
+from worker.buffers import NEVER, Flags, Int64s, Refs, StateBuffer, Tuples, flags_of
 from worker.payload import DurableKey, PayloadStore
 from worker.spec import ConditionSpec, JoinSpec, Saved, result_names
+
+ROWS_TOLD_APART: Final = 2**30
+"""Of the numbers from the oldest row on; half of it would do, and a batch adds some."""
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Track:
 class Exported:
     """The states of some groups: leaf rows as batches, and the states above them as positions in those batches."""
 
-    leaves: dict[str, pa.RecordBatch]
+    leaves: dict[str, list[pa.RecordBatch]]
     combined: dict[tuple[str, ...], Refs]
     rows: dict[str, Tuples]
     """The leaf rows as tuples, for counting and digests."""
@@ -157,10 +160,19 @@ class Engine:
             buffer.purge(self.horizon)
         return [key for store in self.payload.values() for key in store.drop_expired(self.horizon)]
 
+    @property
+    def worn(self) -> bool:
+        """Whether row numbers have run so far that 32 bits will not tell two of them apart, or new ones from old.
+
+        A row from the far future keeps its chunk for as long, and so does a parallel track that nobody closes.
+        """
+        first = {name: store.first_row for name, store in self.payload.items()}
+        for track in self.tracks.values():
+            first = {name: min(row, track.first_new[name]) for name, row in first.items()}
+        return any(store.next_row - first[name] >= ROWS_TOLD_APART for name, store in self.payload.items())
+
     def flags(self, groups: Iterable[int]) -> Flags:
-        flags = np.zeros(self.spec.partitions, np.bool_)
-        flags[list(groups)] = True
-        return flags
+        return flags_of(groups, self.spec.partitions)
 
     def expire(self, groups: Iterable[int]) -> None:
         """Drop some groups from every state."""
@@ -182,7 +194,7 @@ class Engine:
         """Every live state of some groups (PTLB/MSLB section 4.2, step 6)."""
         wanted = self.flags(groups)
         rows: dict[str, Tuples] = {}
-        leaves: dict[str, pa.RecordBatch] = {}
+        leaves: dict[str, list[pa.RecordBatch]] = {}
         combined: dict[tuple[str, ...], Refs] = {}
         # Leaves first, as `buffers` has them, so that what lies above can point to them.
         for streams, buffer in self.buffers.items():
@@ -191,7 +203,7 @@ class Engine:
                 continue
             if buffer.is_leaf:
                 rows[streams[0]] = found
-                leaves[streams[0]] = self.payload[streams[0]].batch_of(found.refs[0])
+                leaves[streams[0]] = list(self.payload[streams[0]].batches_of(found.refs[0]))
             else:
                 places = [self.payload[s].places(found.ref(s), rows[s].refs[0]) for s in streams]
                 combined[streams] = np.stack(places)
@@ -232,16 +244,18 @@ class Engine:
         """Bytes of columns and indexes, and of payload."""
         return sum(b.nbytes for b in self.buffers.values()), sum(s.nbytes for s in self.payload.values())
 
-    def results(self, tuples: Sequence[Tuples], schema: pa.Schema) -> pa.RecordBatch:
-        """Result rows with all payload columns, gathered once."""
+    def results(self, tuples: Sequence[Tuples], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Result rows with all payload columns, gathered once, in pieces of about a frame."""
         refs = {name: np.concatenate([t.ref(name) for t in tuples]) for name in self.spec.names}
         if self.spec.ordered:
             order = np.argsort(np.concatenate([t.hi for t in tuples]), kind="stable")
             refs = {name: rows[order] for name, rows in refs.items()}
-        arrays: list[pa.Array] = []
-        for stream in self.spec.streams:
-            arrays += self.payload[stream.name].gather(refs[stream.name], stream.columns)
-        return pa.RecordBatch.from_arrays(arrays, names=result_names(self.spec)).cast(schema)
+        size = max(1, frames.FRAME_BYTES_MAX // sum(store.row_bytes for store in self.payload.values()))
+        for start in range(0, sum(map(len, tuples)), size):
+            arrays: list[pa.Array] = []
+            for stream in self.spec.streams:
+                arrays += self.payload[stream.name].gather(refs[stream.name][start : start + size], stream.columns)
+            yield pa.RecordBatch.from_arrays(arrays, names=result_names(self.spec)).cast(schema)
 
     def _recompute(self, node: Join, first: Tuples) -> Tuples:
         """Join tuples of a node's first input with the states of its others, and keep the outcome."""

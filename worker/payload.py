@@ -7,7 +7,7 @@ short the batches are (a row is rewritten at most a handful of times: the neighb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +64,10 @@ class PayloadStore:
         }
 
     @property
+    def first_row(self) -> int:
+        return self.chunks[0].start if self.chunks else self.next_row
+
+    @property
     def nbytes(self) -> int:
         return sum(chunk.batch.nbytes for chunk in self.chunks)
 
@@ -105,10 +109,17 @@ class PayloadStore:
             return list(parts[0].columns)
         return list(pa.concat_batches(parts).take(pa.array(rank)).columns)
 
-    def batch_of(self, rows: Refs) -> pa.RecordBatch:
-        """All columns of the rows, in the order asked."""
+    @property
+    def row_bytes(self) -> int:
+        """Of a row on average, at least 1."""
+        return max(1, self.nbytes // max(1, sum(chunk.rows for chunk in self.chunks)))
+
+    def batches_of(self, rows: Refs) -> Iterator[pa.RecordBatch]:
+        """All columns of the rows, in the order asked, in pieces of about a frame: an array holds 2 GB at the most."""
         names = self.chunks[0].batch.schema.names
-        return pa.RecordBatch.from_arrays(self.gather(rows, names), names=names)
+        size = max(1, frames.FRAME_BYTES_MAX // self.row_bytes)
+        for start in range(0, rows.size, size):
+            yield pa.RecordBatch.from_arrays(self.gather(rows[start : start + size], names), names=names)
 
     def places(self, rows: Refs, among: Refs) -> Refs:
         """Where each row stands in `among`, which has them all in the order of their numbers."""
@@ -124,6 +135,8 @@ class PayloadStore:
             left, right = self.chunks[-2:]
             together = left.rows + right.rows
             if left.end != right.start or left.rows > 2 * right.rows or together > MERGE_ROWS_MAX:
+                return
+            if left.batch.nbytes + right.batch.nbytes > frames.FRAME_BYTES_MAX:
                 return
             frame = frames.encode(pa.concat_batches([left.batch, right.batch]))
             self._path(right.start).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ what is missing. So a batch that Spark repeats does the same again, and there is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import BindingError, CorruptState
 from trimtab.keys import GROUP
 from trimtab.moves import DUPLICATE, TRANSFER, Move, MoveReport, commands_of, is_switched, moves_of
-from worker.buffers import Flags, Int64s, Tuples
+from worker.buffers import Int64s, Tuples, flags_of
 from worker.durable import DurableState, Record, Role
 from worker.engine import Engine, GroupLoad, Track
 from worker.package import Package, digest_of, pack
@@ -118,12 +118,15 @@ class WorkerMoves:
                 self._take_in(engine, move, insert)
 
     def _close(self, engine: Engine, role: Role) -> None:
+        mine = any(self.epoch.owners[group] == self.worker for group in role.groups)
         if role.kind == DUPLICATE:
+            if role.role == "sender" and not mine and role.state != "all-old-purged":
+                raise CorruptState(f"move {role.move} was closed while its sender has rows that nobody else has")
             engine.tracks.pop(role.move, None)
         elif role.role == "sender":
             self._transfers.remove(role.move)
-        elif role.held and any(self.epoch.owners[group] == self.worker for group in role.groups):
-            raise CorruptState(f"move {role.move} was closed while {role.held_rows} rows wait for its package")
+        elif mine and role.state != "received":
+            raise CorruptState(f"move {role.move} was closed before its receiver had the package: {role.state}")
         else:
             for batch, number in role.held:
                 self._durable.remove_rows((batch, number))
@@ -211,7 +214,7 @@ class WorkerMoves:
                 group = piece.column(GROUP).to_numpy(zero_copy_only=False)
                 rest = np.ones(group.size, np.bool_)
                 for role in waiting:
-                    mine = _flags(role.groups, partitions)[group]
+                    mine = flags_of(role.groups, partitions)[group]
                     if mine.any():
                         rest &= ~mine
                         self._put_aside(role, keys, stream, piece.filter(pa.array(mine)))
@@ -245,7 +248,7 @@ class WorkerMoves:
         self.barriers = {group: since for group, since in self.barriers.items() if since > min(oldest, default=since)}
 
     def _export(self, engine: Engine, move: Move, role: Role, true_horizon: int) -> None:
-        if role.state == "exported" and self._transfers.has_any(move.id, role.since_batch):
+        if role.state == "exported" and self._transfers.has(move.id, role.since_batch, role.digest):
             return
         if role.state == "active":
             role.horizon_us = true_horizon
@@ -253,7 +256,7 @@ class WorkerMoves:
         data = pack(package, self._transfers.key)
         role.rows, role.bytes, role.digest = package.rows, len(data), package.digest
         try:
-            self._transfers.put(move.id, self.batch, data)
+            self._transfers.put(move.id, self.batch, package.digest, data)
             role.state, role.problem = "exported", ""
         except OSError as error:
             role.state, role.problem = "export-failed", f"the transfer store takes no package: {error}"
@@ -266,11 +269,7 @@ class WorkerMoves:
             rows = [engine.tuples_of(stream, frames.decode(frame)) for stream, frame in leaves]
             return self._package(move, "held", undone.horizon_us, rows, leaves)
         exported = engine.export(move.groups, role.horizon_us)
-        leaves = [
-            (stream, frames.encode(piece))
-            for stream, batch in exported.leaves.items()
-            for piece in frames.slices(batch)
-        ]
+        leaves = [(stream, frames.encode(piece)) for stream, pieces in exported.leaves.items() for piece in pieces]
         package = self._package(move, "state", role.horizon_us, list(exported.rows.values()), leaves)
         return replace(package, combined=exported.combined)
 
@@ -349,12 +348,6 @@ def rebuilt_tracks(engine: Engine, record: Record, first_rows: dict[str, list[tu
                 later = (row for batch, row in first_rows.get(stream, ()) if batch >= role.since_batch)
                 first_new[stream] = next(later, store.next_row)
             engine.tracks[role.move] = Track(engine.flags(role.groups), first_new)
-
-
-def _flags(groups: Iterable[int], partitions: int) -> Flags:
-    flags = np.zeros(partitions, np.bool_)
-    flags[list(groups)] = True
-    return flags
 
 
 def _told(state: str) -> Any:

@@ -183,6 +183,7 @@ class JoinWorker(StatefulProcessor):
             cpu_ns=cpu_ns,
             resident="hit" if outcome.hit else "rebuild",
             plan=outcome.plan,
+            run=context.getLocalProperty("spark.jobGroup.id") or "",
             phase_ns=outcome.phase_ns,
             groups=groups.tolist(),
             group_rows=load.rows[groups].tolist(),

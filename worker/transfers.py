@@ -1,6 +1,6 @@
 """The transfer store: a directory beside the checkpoint through which packages go from worker to worker.
 
-    <checkpoint>/trimtab/transfers/<move>/<batch>-<nonce>.package
+    <checkpoint>/trimtab/transfers/<move>/<batch>-<digest>-<nonce>.package
 
 Every attempt writes a file of its own, under another name first: a reader sees whole packages or none, and a zombie
 overwrites nobody's. A package that is not as it was packed is put aside under `.corrupt`, and the sender, which looks
@@ -20,6 +20,7 @@ from trimtab.offset_log import Checkpoint
 from worker.package import BYTES_MAX, Package, unpack
 
 FOLDER: Final = "trimtab/transfers"
+_BEGUN: Final = ".part"
 _READY: Final = ".package"
 _CORRUPT: Final = ".corrupt"
 
@@ -31,17 +32,24 @@ class TransferStore:
         self._root = f"{where.root}/{FOLDER}"
         self.key = key
 
-    def put(self, move: str, batch: int, data: bytes) -> None:
+    def put(self, move: str, batch: int, digest: str, data: bytes) -> None:
         """Raises OSError where there is no room or no way."""
         folder = f"{self._root}/{move}"
         self._filesystem.create_dir(folder, recursive=True)
-        path = f"{folder}/{batch}-{secrets.token_hex(6)}"
-        with self._filesystem.open_output_stream(path + ".part") as sink:
-            sink.write(data)
-        self._filesystem.move(path + ".part", path + _READY)
+        path = f"{folder}/{batch}-{digest}-{secrets.token_hex(6)}"
+        try:
+            with self._filesystem.open_output_stream(path + _BEGUN) as sink:
+                sink.write(data)
+            self._filesystem.move(path + _BEGUN, path + _READY)
+        except OSError:
+            # What is there of it must not keep room that others need.
+            with suppress(OSError):
+                self._filesystem.delete_file(path + _BEGUN)
+            raise
 
-    def has_any(self, move: str, since_batch: int = 0) -> bool:
-        return bool(self._ready(move, since_batch))
+    def has(self, move: str, since_batch: int, digest: str) -> bool:
+        """Whether there is a package with these rows, as far as its name tells."""
+        return any(f"-{digest}-" in path for path, _ in self._ready(move, since_batch))
 
     def packages(self, move: str, since_batch: int = 0) -> list[Package]:
         """The good packages of a move, packed in `since_batch` or later: an earlier move of the same name may have left
@@ -66,7 +74,11 @@ class TransferStore:
     def collect(self, open_moves: set[str]) -> None:
         """Remove what moves that are not open any more have left behind."""
         selector = pafs.FileSelector(self._root, allow_not_found=True)
-        for entry in self._filesystem.get_file_info(selector):
+        try:
+            entries = self._filesystem.get_file_info(selector)
+        except OSError:
+            return
+        for entry in entries:
             if entry.type == pafs.FileType.Directory and entry.base_name not in open_moves:
                 self.remove(entry.base_name)
 

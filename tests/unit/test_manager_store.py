@@ -277,25 +277,6 @@ def test_nobody_there_is_a_redis_error_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_publishing_ten_thousand_groups_takes_less_than_50_ms(server: EmbeddedRedis, plain: Store) -> None:
-    async def scenario(store: ManagerStore) -> None:
-        big = Lease(store.client, "big", "one", ttl_s=6, renew_s=2)
-        assert await big.acquire()
-        journal = Journal(store.client, "big", big)
-        epoch = first_epoch("big", "abc", [group % 500 for group in range(10_000)])
-        plain.restore(epoch)
-        taken = []
-        for _ in range(7):
-            epoch = epoch.successor(epoch.owners, fence=big.fence)
-            started = time.perf_counter()
-            await journal.publish(epoch)
-            taken.append(time.perf_counter() - started)
-        # The best of some: the machine may be busy with other things.
-        assert min(taken) < 0.05, taken
-
-    play(server, scenario)
-
-
 def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")

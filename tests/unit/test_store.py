@@ -113,6 +113,15 @@ def test_reports_are_kept_by_batch_and_expire(store: Store) -> None:
     assert parse_report(REPORT.to_text()) == REPORT
 
 
+def test_a_report_of_an_attempt_that_spark_gave_up_comes_too_late(store: Store) -> None:
+    store.report(replace(REPORT, run="r1", attempt=9, results=9))
+    store.report(replace(REPORT, run="r1", attempt=4, results=4))
+    assert store.reports("orders", 7)[0].results == 9
+    # A restarted query counts anew, and repeats the batch.
+    store.report(replace(REPORT, run="r2", attempt=1, results=1))
+    assert store.reports("orders", 7)[0].results == 1
+
+
 def test_the_name_of_a_running_query_is_taken_however_long_its_batches(store: Store) -> None:
     store.define("orders", {"checkpoint": "/there"})
     check_name_is_free("orders", "/here", store)

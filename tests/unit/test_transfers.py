@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,20 +24,23 @@ def test_what_a_sender_that_died_had_begun_is_no_package(tmp_path: Path) -> None
     folder = tmp_path / FOLDER / "m.w1"
     folder.mkdir(parents=True)
     (folder / "3-abcdef.part").write_bytes(package("m.w1")[:-5])
-    assert not store.has_any("m.w1")
+    assert not store.has("m.w1", 3, "0-0")
     assert store.packages("m.w1") == []
-    store.put("m.w1", 3, package("m.w1"))
+    store.put("m.w1", 3, "0-0", package("m.w1"))
     assert len(store.packages("m.w1")) == 1
+    assert store.has("m.w1", 3, "0-0")
+    assert not store.has("m.w1", 4, "0-0"), "of an earlier move of the name"
+    assert not store.has("m.w1", 3, "1-0"), "of other rows"
 
 
 def test_what_closed_moves_left_behind_is_collected(tmp_path: Path) -> None:
     store = TransferStore(str(tmp_path), KEY)
     for move in ("open.w1", "closed.w1"):
-        store.put(move, 3, package(move))
+        store.put(move, 3, "0-0", package(move))
     (tmp_path / FOLDER / "closed.w1" / "4-abcdef.part").write_bytes(b"begun")
     store.collect({"open.w1"})
     assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["open.w1"]
-    assert store.has_any("open.w1")
+    assert store.has("open.w1", 3, "0-0")
 
 
 def test_nothing_to_collect(tmp_path: Path) -> None:
@@ -45,4 +50,17 @@ def test_nothing_to_collect(tmp_path: Path) -> None:
 def test_no_way_to_the_store_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "trimtab").write_text("a file where a folder should be")
     with pytest.raises(OSError, match="trimtab"):
-        TransferStore(str(tmp_path), KEY).put("m.w1", 3, package("m.w1"))
+        TransferStore(str(tmp_path), KEY).put("m.w1", 3, "0-0", package("m.w1"))
+
+
+def test_a_store_that_is_full_is_not_filled_further(tmp_path: Path) -> None:
+    store = TransferStore(str(tmp_path), KEY)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            store.put("m.w1", 3, "0-0", b"x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / FOLDER / "m.w1").iterdir()) == []

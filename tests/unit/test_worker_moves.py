@@ -7,54 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkers.cluster import Cluster, Row
+from tests.checkers.cluster import Cluster
+from tests.checkers.feed import PLANS, WINDOW, go, make, record
 from trimtab.moves import Move
-from worker.durable import Record
-
-PLANS = ("((A B) C)", "((B C) A)", "(A B C)")
-WINDOW = 20
-STEP = 6
-
-
-class Feed:
-    """Rows out of order, some of them late; the watermark follows."""
-
-    def __init__(self, seed: int, names: str = "ABC", keys: int = 8) -> None:
-        self.random = random.Random(seed)
-        self.names, self.keys = names, keys
-        self.now = 100
-        self.number = 0
-
-    def rows(self, per_stream: int = 6) -> dict[str, list[Row]]:
-        self.now += STEP
-        return {name: [self._row() for _ in range(self.random.randint(0, per_stream))] for name in self.names}
-
-    def _row(self) -> Row:
-        self.number += 1
-        return self.random.randrange(self.keys), self.now - self.random.randint(0, 14), self.number
-
-    @property
-    def watermark(self) -> int:
-        return self.now - 10
-
-
-def make(tmp_path: Path, seed: int = 1, plans: tuple[str, ...] = PLANS) -> tuple[Cluster, Feed]:
-    cluster = Cluster(tmp_path, "ABC", WINDOW, 4, plans)
-    feed = Feed(seed)
-    for _ in range(5):
-        cluster.step(feed.rows(), feed.watermark)
-    return cluster, feed
-
-
-def go(cluster: Cluster, feed: Feed, batches: int = 1) -> None:
-    for _ in range(batches):
-        cluster.step(feed.rows(), feed.watermark)
-
-
-def record(cluster: Cluster, worker: int) -> Record:
-    found = cluster.durable[worker].record()
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("plans", [PLANS, PLANS[::-1], ("((A B) C)",) * 3, ("(A B C)",) * 3])
@@ -71,7 +26,7 @@ def test_a_transfer_takes_two_batches_and_no_row_waits(tmp_path: Path, plans: tu
     assert (received.rows, received.digest) == (sent.rows, sent.digest)
     cluster.publish([], {0: 1})
     go(cluster, feed, 6)
-    assert not cluster.transfers.has_any("m.0")
+    assert not cluster.transfers.packages("m.0")
     assert record(cluster, 0).groups == [3]
     assert record(cluster, 1).groups == [0, 1]
     cluster.check()
@@ -249,6 +204,10 @@ def test_random_moves(tmp_path: Path, seed: int) -> None:
     assert [record(cluster, worker).roles for worker in range(3)] == [[], [], []]
     assert list((cluster.checkpoint / "trimtab" / "transfers").iterdir()) == []
     cluster.check()
+    # Once all rows have expired nothing is left of them, of those that waited or went elsewhere neither.
+    cluster.step({}, feed.watermark + 10 * WINDOW)
+    cluster.step({}, feed.watermark + 10 * WINDOW)
+    assert [durable.rows_kept for durable in cluster.durable] == [{}, {}, {}]
 
 
 def go_on(cluster: Cluster, luck: random.Random) -> tuple[dict[str, Move], dict[int, int]]:
