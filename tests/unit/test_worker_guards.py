@@ -54,12 +54,12 @@ def test_a_parallel_track_that_is_closed_too_early_stops_the_query(tmp_path: Pat
         go(cluster, feed)
 
 
-@pytest.mark.parametrize("kind", ["duplicate", "transfer"])
+@pytest.mark.parametrize(("kind", "told_apart"), [("duplicate", 60), ("transfer", 30)])
 def test_row_numbers_are_drawn_anew_before_they_run_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told_apart: int
 ) -> None:
     """32 bits tell some rows apart, and a row from the far future keeps the oldest of them for ever."""
-    monkeypatch.setattr("worker.engine.ROWS_TOLD_APART", 30)
+    monkeypatch.setattr("worker.engine.ROWS_TOLD_APART", told_apart)
     cluster, feed = make(tmp_path)
     cluster.step({"A": [(0, feed.now + 10**6, 10**6)]}, feed.watermark)
     cluster.publish([cluster.move("m.0", kind, [0], 0, 1)])
