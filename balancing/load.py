@@ -40,7 +40,7 @@ SILENT_BATCHES: Final = 3
 """A worker that was not heard of for so many batches counts as down, where the manager does not say."""
 NS_PER_BYTE: Final = 16.0
 """Assumed cost of packing, and of unpacking, a byte of state until it was measured. More than has been seen (about 8
-with the state store's share, benchmarks/rebalance.py): a first wave that is too small costs less than a large one."""
+with the state store's share, benchmarks/rebalance.py): a wave that is too small costs less than one too large."""
 NS_PER_WORK: Final = 500.0
 """Assumed cost of a row, a probe or a result until it was measured."""
 
@@ -119,7 +119,9 @@ class Snapshot:
         return budget(
             max_pause_ms=max_pause_ms,
             median_batch_ms=self.batch_ms,
-            ns_per_byte=max(self.export_ns_per_byte, self.import_ns_per_byte),
+            # Workers measure packing and unpacking, not what Spark does with the bytes afterwards (changelog, commit):
+            # what they say may make waves smaller than the assumption does, never larger.
+            ns_per_byte=max(self.export_ns_per_byte, self.import_ns_per_byte, NS_PER_BYTE),
         )
 
     def placed(self) -> Ints:
