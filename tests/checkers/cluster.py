@@ -109,12 +109,15 @@ class Cluster:
         *,
         rebuild: Sequence[int] = (),
         repeated: Sequence[int] = (),
+        zombies: Sequence[int] = (),
         order: Sequence[int] | None = None,
     ) -> list[BatchOutcome]:
-        """One batch. Workers in `repeated` run once in vain before: an attempt that Spark lost."""
+        """One batch. Workers in `repeated` run once in vain before: an attempt that Spark lost. Those in `zombies` do
+        so when the batch is over: an attempt that Spark gave up, and that does not know it."""
         late = self.watermark if self.batch else watermark
         routes = routing(self.epoch, self.moves, self.epoch_before)
         outcomes: dict[int, BatchOutcome] = {}
+        given_up = {worker: copy.deepcopy(self.durable[worker]) for worker in zombies}
         for worker in order or range(len(self.plans)):
             if worker in repeated:
                 self._run(worker, copy.deepcopy(self.durable[worker]), rows, routes, watermark, rebuild)
@@ -123,13 +126,23 @@ class Cluster:
             assert self._seen(outcome, self.durable[worker]) == twin, (self.batch, worker)
             self.got += self._ids(outcome)
             outcomes[worker] = outcome
+        for worker, durable in given_up.items():
+            self._run(worker, durable, rows, routes, watermark, rebuild)
         self.last = [outcomes[worker] for worker in range(len(self.plans))]
+        self._check_late(rows, routes, late)
         for name, each in rows.items():
             self.on_time[name] += [row for row in each if row[1] > late]
         self.batch += 1
         self.watermark = watermark
         self.epoch_before = self.epoch.number
         return self.last
+
+    def _check_late(self, rows: Mapping[str, Sequence[Row]], routes: Any, late: int) -> None:
+        """Late rows are counted by whoever gets them, by the one rule, wherever their group is on its way."""
+        for name, each in rows.items():
+            groups = [self.group(row) for row in each if row[1] <= late]
+            copies = sum(2 if routes.also[group] >= 0 else 1 for group in groups)
+            assert sum(outcome.late.get(name, 0) for outcome in self.last) == copies, (self.batch, name)
 
     def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         for piece in outcome.pieces:

@@ -26,13 +26,6 @@ SKEWED = (8, 1, 8, 1, 8, 1, 8, 1)
 """Rows by group. Even groups belong to worker 0 of two."""
 
 
-@pytest.fixture
-def raw(server: EmbeddedRedis) -> redis.Redis:
-    client = redis.Redis.from_url(server.url)
-    client.flushall()
-    return client
-
-
 def skewed(server: EmbeddedRedis, **shape: Any) -> World:
     return World(server, **{"partitions": 8, "workers": 2, "weights": SKEWED, "window": 2, **shape})
 

@@ -23,13 +23,6 @@ PTLB = [f"{when}:ptlb:{step}" for step in range(1, 6) for when in ("before", "af
 MSLB = [f"{when}:mslb:{step}" for step in range(1, 9) for when in ("before", "after")]
 
 
-@pytest.fixture
-def raw(server: EmbeddedRedis) -> redis.Redis:
-    client = redis.Redis.from_url(server.url)
-    client.flushall()
-    return client
-
-
 def once(point: str, then: Callable[[], object]) -> Callable[[str], None]:
     """Does something when a crash point is passed for the first time."""
     left = [True]

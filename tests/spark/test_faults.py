@@ -24,6 +24,7 @@ from trimtab.epochs import Epoch
 from trimtab.moves import Move, moves_of
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
+from worker.resident import local_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +105,7 @@ def test_python_workers_killed_before_the_join(spark: SparkSession, redis: Embed
     running = Running(three_way("killed-early"), tmp_path, spark, redis.url)
     query = running.start()
     query.processAllAvailable()
+    sockets = executors_sockets(running.store, running.run.query.name)
     running.gate.shut("input")
     running.hand_out()
     with running.gate.holding("input", running.run, query) as batch:
@@ -111,7 +113,29 @@ def test_python_workers_killed_before_the_join(spark: SparkSession, redis: Embed
         assert not running.run.committed(batch)
     query.processAllAvailable()
     assert running.run.committed(batch)
+    for _ in range(2):
+        running.hand_out()
+        query.processAllAvailable()
+    # Nothing of the dead stays behind: no connection in the executors, no state but that of the last batch.
+    assert executors_sockets(running.store, running.run.query.name) <= sockets + 4
+    for worker, directories in resident_directories(running.store, running.run).items():
+        assert [name.partition("-")[0] for name in directories] == ["ready"], (worker, directories)
     running.finish()
+
+
+def executors_sockets(store: Store, query: str) -> int:
+    """Of the executors' JVMs: fork, daemon, JVM."""
+    executors = {psutil.Process(report.process).parents()[1] for report in store.reports(query).values()}
+    return sum(len(executor.net_connections(kind="all")) for executor in executors)
+
+
+def resident_directories(store: Store, run: Run) -> dict[int, list[str]]:
+    found = {}
+    for worker, report in store.reports(run.query.name).items():
+        local = local_directory(psutil.Process(report.process).environ())
+        home = local / "trimtab" / str(Checkpoint(str(run.checkpoint)).query_id()) / str(worker)
+        found[worker] = sorted(path.name for path in home.iterdir())
+    return found
 
 
 def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:

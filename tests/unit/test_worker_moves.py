@@ -194,6 +194,7 @@ def test_random_moves(tmp_path: Path, seed: int) -> None:
             feed.watermark,
             rebuild=[worker for worker in range(3) if luck.random() < 0.3],
             repeated=[worker for worker in range(3) if luck.random() < 0.2],
+            zombies=[worker for worker in range(3) if luck.random() < 0.15],
             order=luck.sample(range(3), 3),
         )
         for path in (cluster.checkpoint / "trimtab" / "transfers").glob("*/*.package"):

@@ -53,7 +53,8 @@ def summary(body: Json) -> str:
     moved = sum(len(each["moved"]) for each in body["migrations"])
     problems = "; ".join(sorted({each["problem"] for each in body["migrations"] if each["problem"]}))
     spent_s = ((body["closed_ms"] or 0) - body["created_ms"]) / 1000
-    told = f"{body['id']} {body['state']}: {moved} groups moved in {spent_s:.1f} s, {audit_words(body['audit'])}"
+    groups = "1 group" if moved == 1 else f"{moved} groups"
+    told = f"{body['id']} {body['state']}: {groups} moved in {spent_s:.1f} s, {audit_words(body['audit'])}"
     return f"{told} ({problems})" if problems else told
 
 
