@@ -25,6 +25,9 @@ GROWTH: Final = 1.5
 FULL_SHARE: Final = 2 / 3
 """A buffer that is more than this full of live tuples grows instead of only dropping the expired ones."""
 
+NEARLY_FULL: Final = 0.8
+"""From here on a buffer is cleaned up (or grows) in a batch of its own choosing."""
+
 NEVER: Final = -(2**62)
 """A time before all others, whose distance to any of them still fits into 64 bits."""
 
@@ -176,6 +179,14 @@ class StateBuffer:
     def purge(self, horizon: int) -> None:
         """Move the tail past what began before `horizon`. Out-of-order rows behind it wait for the next clean-up."""
         self.tail = kernels.advance_tail(self.lo, self.tail, self.head, horizon)
+
+    @property
+    def full_share(self) -> float:
+        return self.head / self.capacity
+
+    def make_room_ahead(self, horizon: int) -> None:
+        if self.full_share > NEARLY_FULL:
+            self._make_room(0, horizon)
 
     def live(self, horizon: int) -> Tuples:
         """Copies of the live tuples in arrival order."""

@@ -158,6 +158,8 @@ class Engine:
         self.horizon = max(self.horizon, horizon)
         for buffer in self.buffers.values():
             buffer.purge(self.horizon)
+        # One at a time, before it must be: streams are alike, and all buffers would be cleaned up in the same batch.
+        max(self.buffers.values(), key=lambda buffer: buffer.full_share).make_room_ahead(self.horizon)
         return [key for store in self.payload.values() for key in store.drop_expired(self.horizon)]
 
     @property

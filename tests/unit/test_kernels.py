@@ -93,6 +93,17 @@ def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_buffer_that_is_nearly_full_is_cleaned_up_ahead(tmp_path: Path) -> None:
+    buffer = StateBuffer.create(tmp_path, ("A", "B"))
+    buffer.append(tuples([(i % 7, i, i) for i in range(700)]), 0)
+    buffer.make_room_ahead(600)
+    assert buffer.full_share > 0.6, "there is room still"
+    buffer.append(tuples([(i % 7, i, i) for i in range(700, 900)]), 0)
+    buffer.make_room_ahead(600)
+    assert buffer.full_share < 0.4
+    assert buffer.live(600).lo.tolist() == list(range(600, 900))
+
+
 @given(
     partition=st.lists(st.integers(0, 9), max_size=200),
     owners=st.lists(st.integers(0, 3), min_size=10, max_size=10),
