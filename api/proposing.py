@@ -11,8 +11,9 @@ from api.backend import Backend, not_found
 from api.problems import Problem, unavailable
 from api.schemas import Manner, ProposalBody
 from balancing.policies import Drain, Fill, Level, Pairwise, Policy
-from balancing.proposal import Proposal, make_proposal, parse_proposal, stale
+from balancing.proposal import Proposal, make_proposal, parse_proposal
 from balancing.settings import Settings
+from manager import takeup
 from manager.requests import MoveRequest, RebalanceRequest, Refused, View
 from manager.store import Json
 from trimtab.errors import InvalidInput
@@ -64,9 +65,7 @@ async def kept_proposal(use: Backend, query: str, name: str, field: str) -> Json
 
 
 async def reasons_stale(use: Backend, proposal: Proposal) -> list[str]:
-    seen = await use.seen(proposal.query)
-    rules = seen.rules
-    return stale(proposal, seen.epoch, seen.moving, pinned=rules.pinned, excluded=rules.excluded)
+    return takeup.reasons_stale(proposal, await use.seen(proposal.query))
 
 
 async def carry_out(

@@ -23,7 +23,7 @@ from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
 from trimtab.reports import WorkerReport, parse_report
-from trimtab.store import ALARMS_KEPT, redacted
+from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
 
 Json = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Heartbeat:
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
-        return max(least_ms, 3 * self.gap_ms)
+        return silence_max_ms(least_ms, self.gap_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.proposal import parse_proposal, stale
+from balancing.proposal import Proposal, parse_proposal, stale
 from balancing.protocols.migration import COMMITTED, IN_PART, Migration, Pace, Request
 from balancing.selection import nearest
 from balancing.strategy import Choice, choose
@@ -23,6 +23,12 @@ class Accepted:
     migrations: tuple[Migration, ...]
 
 
+def reasons_stale(proposal: Proposal, seen: View) -> list[str]:
+    """Why a proposal must not be carried out as things are now; for API and leader alike."""
+    rules = seen.rules
+    return stale(proposal, seen.epoch, seen.moving, pinned=rules.pinned, excluded=rules.excluded)
+
+
 def check_proposal(request: RebalanceRequest, body: Json | None, seen: View) -> None:
     """Refuse a proposal that has expired, or that was overtaken since it was made."""
     if request.proposal is None:
@@ -31,13 +37,7 @@ def check_proposal(request: RebalanceRequest, body: Json | None, seen: View) -> 
     if body is None:
         raise Refused("proposal", request.proposal, "is not known, or has expired", remedy, 409)
     try:
-        reasons = stale(
-            parse_proposal(body),
-            seen.epoch,
-            seen.moving,
-            pinned=seen.rules.pinned,
-            excluded=seen.rules.excluded,
-        )
+        reasons = reasons_stale(parse_proposal(body), seen)
     except CorruptState as error:
         raise Refused("proposal", request.proposal, str(error), remedy, 409) from None
     if reasons:

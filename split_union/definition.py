@@ -11,7 +11,7 @@ from split_union.query import JoinQuery
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.errors import CheckpointMismatch, InvalidInput
 from trimtab.offset_log import DEFINITION_FILE, Checkpoint, known_definition
-from trimtab.store import Store
+from trimtab.store import Store, silence_max_ms
 
 ALIVE_MS: Final = 30_000
 """A query that was heard of within this time counts as running; one with long batches is given longer."""
@@ -71,8 +71,8 @@ def check_name_is_free(name: str, location: str, store: Store) -> None:
     definition = store.definition(name)
     if definition is None or definition.get("checkpoint") == location:
         return
-    seen_ms, silence_ms = store.last_seen(name)
-    if time.time() * 1000 - seen_ms < max(ALIVE_MS, 3 * silence_ms):
+    seen_ms, gap_ms = store.last_seen(name)
+    if time.time() * 1000 - seen_ms < silence_max_ms(ALIVE_MS, gap_ms):
         raise InvalidInput(
             "name",
             name,

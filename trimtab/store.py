@@ -72,6 +72,11 @@ return 1
 """
 
 
+def silence_max_ms(least_ms: int, gap_ms: int) -> int:
+    """How long a driver may be silent before its query counts as stopped: it speaks between batches only."""
+    return max(least_ms, 3 * gap_ms)
+
+
 class Store:
     """A thin client. Construction connects to nothing."""
 

@@ -17,8 +17,8 @@ import pytest
 
 from api.answers import Answer, RecentAnswers, parse_answer
 from api.progress import eta_s
-from balancing.protocols.migration import Entry, Migration, Request, Wave
-from balancing.protocols.table import State
+from balancing.protocols.migration import Entry
+from tests.checkers.migrations import parallel_track
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -414,19 +414,8 @@ def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
 
 def test_the_time_to_go_is_not_told_when_it_is_over() -> None:
     """PTLB waits for event time, which an idle stream holds up."""
-    story = (Entry(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating"),)
-    migration = Migration(
-        id="m",
-        query="q",
-        incarnation="i",
-        strategy="ptlb",
-        sender=0,
-        receiver=1,
-        request=Request(groups=(0,)),
-        chosen=(0,),
-        waves=(Wave(groups=(0,), state=State.DUPLICATING, seen=1),),
-        story=story,
-    )
+    begun = Entry(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating")
+    migration = parallel_track(begun)
     assert eta_s(migration, 3_000, 10.0) == 8.0
     assert eta_s(migration, 20_000, 10.0) is None
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from balancing.committed import CommittedBatch
-from balancing.protocols.migration import Migration, Request, Wave
-from balancing.protocols.table import State
 from manager.runner import QueryRunner
 from manager.stalls import Stalls
 from manager.store import ManagerStore
+from tests.checkers.migrations import parallel_track
 from trimtab.epochs import first_epoch
 from trimtab.moves import Move
 
@@ -15,19 +14,8 @@ EPOCH = first_epoch("q", "i", (0, 1))
 
 
 def test_a_batch_without_reports_says_nothing_about_event_time() -> None:
-    track = Migration(
-        id="m",
-        query="q",
-        incarnation="i",
-        strategy="ptlb",
-        sender=0,
-        receiver=1,
-        request=Request(groups=(0,)),
-        chosen=(0,),
-        waves=(Wave(groups=(0,), state=State.DUPLICATING, seen=1),),
-    )
     stalls = Stalls(30.0, lambda: 86_400.0)
-    assert stalls.look(CommittedBatch(batch=5, bound=EPOCH, at_ms=0, reports={}), [track]) == []
+    assert stalls.look(CommittedBatch(batch=5, bound=EPOCH, at_ms=0, reports={}), [parallel_track()]) == []
 
 
 def test_groups_of_open_moves_are_moving_though_the_journal_lost_them() -> None:
