@@ -56,7 +56,7 @@ def place_conditions(where: Sequence[str], spark: SparkSession, given: Sequence[
         try:
             placed = conditions.place([text], schemas, ansi=ansi, case_sensitive=case_sensitive)
         except conditions.Unreadable as error:
-            if not _resolves(_by_stream(_empty_result(spark, given), given), text):
+            if _problem(_by_stream(_empty_result(spark, given), given), text) is not None:
                 raise error.at(field) from None
             unread.append(text)
         except InvalidInput as error:
@@ -96,12 +96,13 @@ def _empty_result(spark: SparkSession, given: Sequence[Input]) -> DataFrame:
     return spark.createDataFrame([], result_type(given))
 
 
-def _resolves(table: DataFrame, text: str) -> bool:
+def _problem(table: DataFrame, text: str) -> str | None:
+    """What Spark has against a condition on a table; None if nothing."""
     try:
         table.filter(F.expr(text))
-    except PySparkException:
-        return False
-    return True
+    except PySparkException as error:
+        return str(error).partition("SQLSTATE")[0].strip().rstrip(".;")
+    return None
 
 
 def _check_with_spark(
@@ -117,13 +118,10 @@ def _check_with_spark(
         tables.append((_empty_result(spark, given), placed.after_union))
     for table, texts in tables:
         for text in texts:
-            try:
-                table.filter(F.expr(text))
-            except PySparkException as error:
-                problem = str(error).partition("SQLSTATE")[0].strip().rstrip(".;")
+            if (problem := _problem(table, text)) is not None:
                 raise InvalidInput(
                     field,
                     condition,
                     f"is not a condition that Spark accepts: {problem}",
                     "Correct it, or leave it out.",
-                ) from None
+                )

@@ -27,6 +27,11 @@ def decode(frame: bytes | pa.Buffer) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
+def rows_at_a_time(row_bytes: int) -> int:
+    """Rows of this size that make about a frame, at least one."""
+    return max(1, FRAME_BYTES_MAX // row_bytes)
+
+
 def slices(batch: pa.RecordBatch, bytes_max: int = FRAME_BYTES_MAX) -> Iterator[pa.RecordBatch]:
     """The batch in pieces of about `bytes_max` at the most (rows are taken to be alike)."""
     pieces = max(1, -(-batch.nbytes // bytes_max))

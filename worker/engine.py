@@ -252,7 +252,7 @@ class Engine:
         if self.spec.ordered:
             order = np.argsort(np.concatenate([t.hi for t in tuples]), kind="stable")
             refs = {name: rows[order] for name, rows in refs.items()}
-        size = max(1, frames.FRAME_BYTES_MAX // sum(store.row_bytes for store in self.payload.values()))
+        size = frames.rows_at_a_time(sum(store.row_bytes for store in self.payload.values()))
         for start in range(0, sum(map(len, tuples)), size):
             arrays: list[pa.Array] = []
             for stream in self.spec.streams:

@@ -117,7 +117,7 @@ class PayloadStore:
     def batches_of(self, rows: Refs) -> Iterator[pa.RecordBatch]:
         """All columns of the rows, in the order asked, in pieces of about a frame: an array holds 2 GB at the most."""
         names = self.chunks[0].batch.schema.names
-        size = max(1, frames.FRAME_BYTES_MAX // self.row_bytes)
+        size = frames.rows_at_a_time(self.row_bytes)
         for start in range(0, rows.size, size):
             yield pa.RecordBatch.from_arrays(self.gather(rows[start : start + size], names), names=names)
 
