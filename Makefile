@@ -20,7 +20,7 @@ DEPS := $(VENV)/.deps-installed
 PROJECT := $(VENV)/.project-installed
 
 # Type-checked is what exists of these.
-CODE := $(wildcard trimtab split_union worker plans balancing manager api benchmarks examples tests)
+CODE := $(wildcard trimtab split_union worker plans balancing manager api commands benchmarks examples tests)
 
 .PHONY: help
 help: ## Print the targets
@@ -33,7 +33,7 @@ install: $(PROJECT) ## Make .venv with the locked dependencies and this project
 
 .PHONY: run
 run: $(PROJECT) ## Run the demo (ARGS are its options)
-	$(PY) -m trimtab.demo $(ARGS)
+	$(PY) -m commands.demo $(ARGS)
 
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)

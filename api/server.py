@@ -27,8 +27,8 @@ from api.keys import KeyStore
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
+from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
-from trimtab.remote.names import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.store import redacted
 
 GRACE_S: Final = 5

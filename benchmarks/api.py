@@ -161,7 +161,7 @@ async def make_keys(url: str) -> list[str]:
 @contextlib.contextmanager
 def serving(url: str, directory: Path) -> Iterator[tuple[int, psutil.Process]]:
     """Port and process of a `trimtab serve` of its own."""
-    command = [sys.executable, "-m", "trimtab.cli", "serve", "--redis", url, "--port", "0"]
+    command = [sys.executable, "-m", "commands.cli", "serve", "--redis", url, "--port", "0"]
     with (directory / "log").open("w") as log:
         server = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | {"LC_ALL": "C"}

@@ -35,13 +35,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.native_join import session
+from commands.runner.progress import ProgressReader
 from manager.embedded import EmbeddedManager
 from manager.requests import MoveRequest, RebalanceRequest
 from trimtab import JoinQuery, Stream
 from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
 from trimtab.offset_log import Checkpoint
 from trimtab.reports import WorkerReport
-from trimtab.runner.progress import ProgressReader
 from trimtab.store import Store
 
 PARTITIONS: Final = 64

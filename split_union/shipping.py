@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PACKAGES: Final = ("trimtab", "split_union", "worker", "plans", "balancing")
+EXECUTOR_PACKAGES: Final = ("trimtab", "split_union", "worker", "plans", "balancing")
+"""What tasks import (the import contract of executors lists the same)."""
+SUBMIT_PACKAGES: Final = (*EXECUTOR_PACKAGES, "commands")
+"""What the driver needs beside that, where spark-submit starts it."""
 _ROOT = Path(__file__).resolve().parent.parent
 """Where our packages are: a directory, or the archive itself where spark-submit brought it."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -34,11 +37,11 @@ def ship_packages(spark: SparkSession) -> None:
         spark.sparkContext.addPyFile(str(build_archive()))
 
 
-def build_archive() -> Path:
+def build_archive(packages: tuple[str, ...] = EXECUTOR_PACKAGES) -> Path:
     """A zip of our sources, the same bytes for the same sources, its name made of their digest."""
     if _ROOT.suffix == ".zip":
         return _ROOT
-    sources = sorted(path for name in PACKAGES for path in (_ROOT / name).rglob("*.py"))
+    sources = sorted(path for name in packages for path in (_ROOT / name).rglob("*.py"))
     digest = hashlib.sha256()
     for path in sources:
         digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())

@@ -25,7 +25,7 @@ def make_session(master: str, **settings: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": _QUICK,
         "spark.executor.extraJavaOptions": _QUICK,
-        "spark.python.daemon.module": "trimtab.spark_daemon",
+        "spark.python.daemon.module": "worker.spark_daemon",
         "spark.task.maxFailures": "8",
         **settings,
     }.items():

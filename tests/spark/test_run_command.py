@@ -28,7 +28,7 @@ def base(tmp_path: Path) -> Path:
 
 def _start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", *map(str, arguments)],
+        [sys.executable, "-m", "commands.cli", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

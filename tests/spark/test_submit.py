@@ -57,7 +57,7 @@ def test_the_archive_is_all_that_a_cluster_needs(tmp_path: Path) -> None:
     (hiding / "sitecustomize.py").write_text(NOT_INSTALLED)
     environ = {**os.environ, "PYTHONPATH": str(hiding), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     written = subprocess.run(
-        [sys.executable, "-m", "trimtab.cli", "archive", tmp_path / "archive"],
+        [sys.executable, "-m", "commands.cli", "archive", tmp_path / "archive"],
         capture_output=True,
         text=True,
         check=True,

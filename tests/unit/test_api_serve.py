@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from api.server import listen
+from commands.cli import main
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
-from trimtab.cli import main
 from trimtab.embedded import EmbeddedRedis
 from trimtab.errors import InvalidInput
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.redis
 @contextmanager
 def serve(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """The process, and what it has said by the time it tells how to make a key."""
-    command = [sys.executable, "-m", "trimtab.cli", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "commands.cli", "serve", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

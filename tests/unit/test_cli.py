@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from commands.cli import main, seconds
 from trimtab import __version__
-from trimtab.cli import main, seconds
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
 from trimtab.reports import WorkerReport

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.demo import workload as work
-from trimtab.demo.__main__ import main
-from trimtab.demo.board import Board
-from trimtab.demo.oracle import Verdict, committed_files, verdict
+from commands.demo import workload as work
+from commands.demo.__main__ import main
+from commands.demo.board import Board
+from commands.demo.oracle import Verdict, committed_files, verdict
+from commands.runner.progress import BatchProgress
 from trimtab.reports import WorkerReport
-from trimtab.runner.progress import BatchProgress
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

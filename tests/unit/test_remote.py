@@ -14,16 +14,16 @@ import httpx
 import pytest
 from rich.console import Console
 
+from commands.cli import main
+from commands.remote import reading
+from commands.remote.client import Client, Refusal, RemoteFailure
+from commands.remote.commands import groups
+from commands.remote.follow import Bars, Lines, follow, step_words, summary
+from commands.remote.tables import audit_words, auto_lines, event_line, number, numbers, percent, proposal_lines
 from tests.checkers.served import Served, measured, until
 from tests.simulation.data_plane import DataPlane
-from trimtab.cli import main
 from trimtab.embedded import EmbeddedRedis
 from trimtab.errors import InvalidInput
-from trimtab.remote import reading
-from trimtab.remote.client import Client, Refusal, RemoteFailure
-from trimtab.remote.commands import groups
-from trimtab.remote.follow import Bars, Lines, follow, step_words, summary
-from trimtab.remote.tables import audit_words, auto_lines, event_line, number, numbers, percent, proposal_lines
 
 pytestmark = pytest.mark.redis
 
@@ -285,7 +285,7 @@ def test_a_server_that_is_restarted_while_a_rebalance_is_followed(
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    monkeypatch.setattr("trimtab.remote.follow.AWAY_S", 0.0)
+    monkeypatch.setattr("commands.remote.follow.AWAY_S", 0.0)
     with pytest.raises(RemoteFailure, match="r-1 goes on without it"):
         follow(answering(away), "orders", "r-1", sleep=lambda seconds: None)
 
@@ -301,7 +301,7 @@ def test_a_change_is_sent_again_to_a_server_that_died_over_it(monkeypatch: pytes
             raise httpx.ConnectError("refused")
         return httpx.Response(202, json={"id": "r-1"})
 
-    monkeypatch.setattr("trimtab.remote.client.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("commands.remote.client.time.sleep", lambda seconds: None)
     assert answering(answer).post("/v1/queries/orders/rebalances", {}) == {"id": "r-1"}
     assert len(names) == 3 and len(set(names)) == 1
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from commands.runner.failures import root_cause_of_text
+from commands.runner.job import JobFile, load_job, option_text, trigger_arguments
+from commands.runner.progress import parse_progress
+from commands.runner.spark_session import quiet_log4j
+from commands.runner.stderr_filter import LineFilter
+from commands.runner.worker_table import newest_reports, shares
+from commands.runner.yaml_text import fill_in
 from trimtab.errors import InvalidInput
 from trimtab.reports import WorkerReport
-from trimtab.runner.failures import root_cause_of_text
-from trimtab.runner.job import JobFile, load_job, option_text, trigger_arguments
-from trimtab.runner.progress import parse_progress
-from trimtab.runner.spark_session import quiet_log4j
-from trimtab.runner.stderr_filter import LineFilter
-from trimtab.runner.worker_table import newest_reports, shares
-from trimtab.runner.yaml_text import fill_in
 
 GOOD = """
 spark: {master: "local[2]", config: {spark.sql.ansi.enabled: true}}
@@ -254,7 +254,7 @@ def test_chatter_is_dropped_and_all_else_passes() -> None:
 def test_filtered_stderr_of_a_child(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys, time\n"
-        "from trimtab.runner.stderr_filter import filtered_stderr\n"
+        "from commands.runner.stderr_filter import filtered_stderr\n"
         "child = 'import sys; print(\"WARNING: Using incubator modules: x\\\\nkept\", file=sys.stderr)'\n"
         "with filtered_stderr():\n"
         "    started = subprocess.Popen([sys.executable, '-c', child])\n"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from commands.runner.stderr_filter import filtered_stderr
 from trimtab.embedded import ensure_java, set_pyspark_python
-from trimtab.runner.stderr_filter import filtered_stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
         settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **config}
         if (master or DEFAULT_MASTER).startswith("local"):
             # Elsewhere Trimtab may not be installed, and arrives only after the daemon has started.
-            settings.setdefault("spark.python.daemon.module", "trimtab.spark_daemon")
+            settings.setdefault("spark.python.daemon.module", "worker.spark_daemon")
         given = settings.get(_JAVA_OPTIONS, "")
         if "log4j" not in given:
             settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {given}".rstrip()

@@ -8,10 +8,10 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+from commands.remote.client import Client, Refusal, at, from_options
+from commands.remote.follow import FAILED_STATES, follow, summary
+from commands.remote.tables import proposal_lines
 from trimtab.errors import InvalidInput
-from trimtab.remote.client import Client, Refusal, at, from_options
-from trimtab.remote.follow import FAILED_STATES, follow, summary
-from trimtab.remote.tables import proposal_lines
 
 Json = dict[str, Any]
 

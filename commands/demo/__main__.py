@@ -1,4 +1,4 @@
-"""`python -m trimtab.demo`, `trimtab demo`, `make run`."""
+"""`python -m commands.demo`, `trimtab demo`, `make run`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trimtab.cli import FAILED, INTERRUPTED, exit_code, seconds
+from commands.cli import FAILED, INTERRUPTED, exit_code, seconds
+from commands.runner.stopping import StopRequest
 from trimtab.errors import InvalidInput
-from trimtab.runner.stopping import StopRequest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> int:
-    from trimtab.demo.show import DemoOptions, run_demo
+    from commands.demo.show import DemoOptions, run_demo
 
     outcome = run_demo(
         DemoOptions(

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from commands.remote.commands import add_commands
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
-from trimtab.remote.commands import add_commands
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -22,8 +22,8 @@ _REDIS_HELP = "URL of the Redis that the query was given, redis://HOST:PORT/DB"
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["demo"]:
-        # It has a parser of its own, so that `trimtab demo --help` and `python -m trimtab.demo --help` agree.
-        from trimtab.demo.__main__ import main as demo
+        # It has a parser of its own, so that `trimtab demo --help` and `python -m commands.demo --help` agree.
+        from commands.demo.__main__ import main as demo
 
         return demo(arguments[1:])
     options = _parser().parse_args(arguments)
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from trimtab.runner.run import RunOptions, run_file
+    from commands.runner.run import RunOptions, run_file
 
     return run_file(
         options.file, RunOptions(check=options.check, duration_s=options.duration, progress=options.progress)
@@ -108,21 +108,21 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _reports(options: argparse.Namespace) -> int:
-    from trimtab.runner.show import show_reports
+    from commands.runner.show import show_reports
 
     show_reports(options.query, options.redis, options.batch, as_json=options.json)
     return 0
 
 
 def _mapping(options: argparse.Namespace) -> int:
-    from trimtab.runner.show import show_mapping
+    from commands.runner.show import show_mapping
 
     show_mapping(options.query, options.redis, as_json=options.json)
     return 0
 
 
 def _archive(options: argparse.Namespace) -> int:
-    from trimtab.runner.archive import write_archive
+    from commands.runner.archive import write_archive
 
     packages, entry = write_archive(options.directory)
     print(f"spark-submit --master MASTER --py-files {packages} {entry} query.yaml")

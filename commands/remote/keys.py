@@ -15,11 +15,11 @@ from typing import TypeVar
 import redis
 
 from api.keys import KeyRecord, KeyStore, new_key
+from commands.remote.tables import table
+from commands.runner.show import print_table
 from manager.store import ManagerStore
+from trimtab.defaults import DEFAULT_REDIS, REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.remote.names import DEFAULT_REDIS, REDIS_VARIABLE
-from trimtab.remote.tables import table
-from trimtab.runner.show import print_table
 from trimtab.store import redacted
 
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from split_union.shipping import build_archive
+from split_union.shipping import SUBMIT_PACKAGES, build_archive
 from trimtab.errors import InvalidInput
 
 
 def write_archive(directory: Path) -> tuple[Path, Path]:
-    built = build_archive()
+    built = build_archive(SUBMIT_PACKAGES)
     packages = directory / built.name
     entry = directory / "submit.py"
     try:

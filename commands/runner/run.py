@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from commands.runner.job import JobFile, load_job, option_text
+from commands.runner.stopping import StopRequest, stop_query
 from trimtab.errors import TrimtabError
-from trimtab.runner.job import JobFile, load_job, option_text
-from trimtab.runner.stopping import StopRequest, stop_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def run_file(path: Path, options: RunOptions) -> int:
 
 def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Path) -> int:
     # Late, so that --help and a bad file answer at once.
-    from trimtab.runner.spark_session import make_session, stop_session, submitted
+    from commands.runner.spark_session import make_session, stop_session, submitted
 
     given = submitted()
     if given and job.spark.master is not None:
@@ -70,10 +70,10 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
 
 def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
     """All that a start would find wrong, with nothing written: neither checkpoint nor Redis is touched."""
+    from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
     from trimtab.embedded import EmbeddedRedis
     from trimtab.offset_log import Checkpoint
-    from trimtab.runner.build import build_join, build_writer, check_sink
     from trimtab.store import Store
 
     if job.redis is not None:
@@ -98,8 +98,8 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from trimtab.runner.build import build_join, build_writer
-    from trimtab.runner.failures import root_cause
+    from commands.runner.build import build_join, build_writer
+    from commands.runner.failures import root_cause
 
     with _redis(job, tell=options.progress) as url:
         result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
@@ -113,9 +113,9 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
 @contextlib.contextmanager
 def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
     """The server that the file names; else one for this run, where `trimtab serve` looks by default if that is free."""
+    from trimtab.defaults import DEFAULT_REDIS_PORT
     from trimtab.embedded import EmbeddedRedis
     from trimtab.embedded.redis_server import port_is_free
-    from trimtab.remote.names import DEFAULT_REDIS_PORT
 
     if job.redis is not None:
         yield job.redis
@@ -129,7 +129,7 @@ def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
 
 def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
     """Until the query ends, a signal comes, or the time is over."""
-    from trimtab.runner.progress import HEADER, ProgressReader
+    from commands.runner.progress import HEADER, ProgressReader
 
     reader = ProgressReader(query)
     headed = False

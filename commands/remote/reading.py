@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from commands.remote.client import Client, Refusal, RemoteFailure, at, from_options
+from commands.remote.tables import event_line, migrations_table, partitions_table, table, workers_table
+from commands.runner.show import print_table
 from trimtab.errors import TrimtabError
-from trimtab.remote.client import Client, Refusal, RemoteFailure, at, from_options
-from trimtab.remote.tables import event_line, migrations_table, partitions_table, table, workers_table
-from trimtab.runner.show import print_table
 
 RETURN_S: Final = 1.0
 """Before a broken stream is asked for again."""

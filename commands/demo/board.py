@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from commands.runner.progress import BatchProgress, plain_watermark
+from commands.runner.worker_table import shares
 from trimtab.reports import WorkerReport
-from trimtab.runner.progress import BatchProgress, plain_watermark
-from trimtab.runner.worker_table import shares
 
 SPEED_BATCHES: Final = 5
 RECENT_S: Final = 6.0

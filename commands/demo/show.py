@@ -16,19 +16,19 @@ from rich.console import Console
 from rich.live import Live
 
 from api.embedded import EmbeddedServer
+from commands.demo import workload as work
+from commands.demo.board import Board
+from commands.demo.oracle import Verdict, committed_files, verdict
+from commands.remote.client import Client
+from commands.runner.failures import root_cause
+from commands.runner.progress import ProgressReader
+from commands.runner.run import QueryFailed
+from commands.runner.spark_session import make_session, stop_session
+from commands.runner.stopping import StopRequest, stop_query
 from split_union.query import JoinQuery, Stream
 from trimtab import redis_keys
-from trimtab.demo import workload as work
-from trimtab.demo.board import Board
-from trimtab.demo.oracle import Verdict, committed_files, verdict
 from trimtab.durations import spark_interval
 from trimtab.embedded import EmbeddedRedis
-from trimtab.remote.client import Client
-from trimtab.runner.failures import root_cause
-from trimtab.runner.progress import ProgressReader
-from trimtab.runner.run import QueryFailed
-from trimtab.runner.spark_session import make_session, stop_session
-from trimtab.runner.stopping import StopRequest, stop_query
 from trimtab.store import Store
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def _screen(console: Console, board: Board) -> Iterator[Any]:
             told_at = time.monotonic()
             print(board.plain(phase), flush=True)
             if last:
-                from trimtab.runner.show import print_table
+                from commands.runner.show import print_table
 
                 print_table(board.table(phase))
 

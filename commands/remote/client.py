@@ -13,8 +13,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from trimtab.defaults import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from trimtab.errors import InvalidInput, TrimtabError
-from trimtab.remote.names import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 15.0

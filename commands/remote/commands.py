@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.remote.names import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
+from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
 
 Parsers = Any
 """argparse's own type for subparsers is private."""
@@ -45,7 +45,7 @@ def _add_serve(commands: Parsers) -> None:
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate: serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
     serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line per request")
-    serve.set_defaults(action=_later("trimtab.remote.serving", "serve"))
+    serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
 
 def _add_reading(commands: Parsers) -> None:
@@ -60,21 +60,21 @@ def _add_reading(commands: Parsers) -> None:
             parser.add_argument("--query", metavar="NAME", help="this one only")
         parser.add_argument("--json", action="store_true", help="print JSON")
         _server(parser)
-        parser.set_defaults(action=_later("trimtab.remote.reading", name))
+        parser.set_defaults(action=_later("commands.remote.reading", name))
 
     events = commands.add_parser("events", help="print what happened lately, and with --follow what happens")
     events.add_argument("--query", metavar="NAME", help="of this one only")
     events.add_argument("--follow", action="store_true", help="go on until interrupted")
     events.add_argument("--json", action="store_true", help="print a JSON object per line")
     _server(events)
-    events.set_defaults(action=_later("trimtab.remote.reading", "events"))
+    events.set_defaults(action=_later("commands.remote.reading", "events"))
 
     explain = commands.add_parser("explain", help="why nothing is moved now, or why a group is where it is")
     explain.add_argument("--query", required=True, metavar="NAME")
     explain.add_argument("--group", type=int, metavar="N", help="this partition group")
     explain.add_argument("--json", action="store_true", help="print JSON")
     _server(explain)
-    explain.set_defaults(action=_later("trimtab.remote.reading", "explain"))
+    explain.set_defaults(action=_later("commands.remote.reading", "explain"))
 
 
 def _add_moving(commands: Parsers) -> None:
@@ -84,7 +84,7 @@ def _add_moving(commands: Parsers) -> None:
     propose.add_argument("--worker", type=int, metavar="N", help="for drain and fill")
     propose.add_argument("--json", action="store_true", help="print JSON")
     _manner(propose)
-    propose.set_defaults(action=_later("trimtab.remote.moving", "propose"))
+    propose.set_defaults(action=_later("commands.remote.moving", "propose"))
 
     rebalance = commands.add_parser("rebalance", help="move groups; follows the protocol's steps to the end")
     rebalance.add_argument("--query", required=True, metavar="NAME")
@@ -97,7 +97,7 @@ def _add_moving(commands: Parsers) -> None:
     rebalance.add_argument("--policy", choices=("level", "pairwise"), help="where nothing else is named (level)")
     _manner(rebalance)
     _waiting(rebalance)
-    rebalance.set_defaults(action=_later("trimtab.remote.moving", "rebalance"))
+    rebalance.set_defaults(action=_later("commands.remote.moving", "rebalance"))
 
     for name, text in (("drain", "leave a worker empty, for scale-in"), ("fill", "give a worker its share")):
         parser = commands.add_parser(name, help=text)
@@ -105,14 +105,14 @@ def _add_moving(commands: Parsers) -> None:
         parser.add_argument("--worker", required=True, type=int, metavar="N")
         _manner(parser)
         _waiting(parser)
-        parser.set_defaults(action=_later("trimtab.remote.moving", name))
+        parser.set_defaults(action=_later("commands.remote.moving", name))
 
     cancel = commands.add_parser("cancel", help="cancel a migration, or all of a rebalance")
     cancel.add_argument("id", metavar="MIGRATION")
     cancel.add_argument("--query", metavar="NAME", help="whose it is; else all are searched")
     cancel.add_argument("--reason", default="", metavar="TEXT")
     _server(cancel)
-    cancel.set_defaults(action=_later("trimtab.remote.moving", "cancel"))
+    cancel.set_defaults(action=_later("commands.remote.moving", "cancel"))
 
 
 def _add_settings(commands: Parsers) -> None:
@@ -123,7 +123,7 @@ def _add_settings(commands: Parsers) -> None:
     auto.add_argument("--reason", default="", metavar="TEXT")
     auto.add_argument("--json", action="store_true", help="print JSON")
     _server(auto)
-    auto.set_defaults(action=_later("trimtab.remote.settings", "auto"))
+    auto.set_defaults(action=_later("commands.remote.settings", "auto"))
 
     for name, what, text in (
         ("pin", "groups", "keep groups where they are"),
@@ -136,7 +136,7 @@ def _add_settings(commands: Parsers) -> None:
         parser.add_argument(f"--{what}", dest="numbers", required=True, type=groups, metavar="N,N")
         parser.add_argument("--reason", default="", metavar="TEXT")
         _server(parser)
-        parser.set_defaults(action=_later("trimtab.remote.settings", name))
+        parser.set_defaults(action=_later("commands.remote.settings", name))
 
 
 def _add_keys(commands: Parsers) -> None:
@@ -151,7 +151,7 @@ def _add_keys(commands: Parsers) -> None:
     revoke.add_argument("key", metavar="ID-OR-NAME")
     for verb, parser in (("create", create), ("list_keys", known), ("revoke", revoke)):
         parser.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
-        parser.set_defaults(action=_later("trimtab.remote.keys", verb))
+        parser.set_defaults(action=_later("commands.remote.keys", verb))
 
 
 def _server(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ import contextlib
 import json
 from typing import Any
 
+from commands.remote.client import at, from_options
+from commands.remote.tables import auto_lines, numbers
 from trimtab.errors import InvalidInput
-from trimtab.remote.client import at, from_options
-from trimtab.remote.tables import auto_lines, numbers
 
 Json = dict[str, Any]
 

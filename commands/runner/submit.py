@@ -21,7 +21,7 @@ def main() -> int:
     # Python put this file's directory first on the path, where our modules' short names would hide others'.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [entry for entry in sys.path if entry != here or entry.endswith(".zip")]
-    from trimtab.cli import main as command
+    from commands.cli import main as command
 
     return command(["run", *sys.argv[1:]])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from api.server import ServeSettings, run_server
+from commands.remote.keys import redis_url
 from trimtab.errors import InvalidInput
-from trimtab.remote.keys import redis_url
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.errors import PySparkException
 
+from commands.runner.failures import root_cause
+from commands.runner.job import JobFile, SinkPart, StreamPart, option_text, trigger_arguments
+from commands.runner.progress import observed
 from trimtab.conditions.placement import quote
 from trimtab.errors import InvalidInput
-from trimtab.runner.failures import root_cause
-from trimtab.runner.job import JobFile, SinkPart, StreamPart, option_text, trigger_arguments
-from trimtab.runner.progress import observed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from commands.runner.yaml_text import fill_in, read_yaml
 from split_union.query import JoinQuery, Stream
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
-from trimtab.runner.yaml_text import fill_in, read_yaml
 
 Option = str | bool | int | float
 _PROCESSING = re.compile(r"processing\s+(.+)")

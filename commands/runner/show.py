@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from commands.runner.worker_table import newest_reports
 from trimtab import redis_keys
 from trimtab.errors import InvalidInput
 from trimtab.reports import REPORT_TTL_S
-from trimtab.runner.worker_table import newest_reports
 from trimtab.store import Store
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from trimtab.remote.client import Client, RemoteFailure, at
-from trimtab.remote.tables import audit_words, numbers
+from commands.remote.client import Client, RemoteFailure, at
+from commands.remote.tables import audit_words, numbers
 
 POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
