@@ -19,8 +19,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from trimtab.epochs import Epoch, text_digest
-from trimtab.errors import BindingError
-from trimtab.moves import moves_of
+from trimtab.errors import BindingError, CorruptState
 from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
 from trimtab.store import Store, successor
 from worker.transfers import TransferStore
@@ -124,7 +123,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not self._tidy:
             self._tidy = True
-            open_moves = {move.id for move in moves_of(self._checkpoint.epoch_of(bound))}
+            open_moves = {move.id for move in self._checkpoint.epoch_of(bound).moves}
             TransferStore(self._checkpoint.location, b"").collect(open_moves)
 
     def _following(self, start: Offset) -> Epoch | None:
@@ -139,10 +138,14 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._recovered()
             if current == number:
                 return None
-            found = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]), self._workers)
-            if found is None:
-                self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis does not follow the bound one")
-            return found
+            try:
+                following = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]), self._workers)
+            except CorruptState as error:
+                self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis cannot be run: {error}")
+                return None
+            if following is None:
+                self._put_back(start, "stray-epoch", f"epoch {number + 1} is missing in Redis")
+            return following
         except (redis.RedisError, OSError, ValueError) as error:
             # ValueError: somebody else's values under our keys.
             self._quiet_until = time.monotonic() + QUIET_S

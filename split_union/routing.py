@@ -1,12 +1,43 @@
-"""Which row goes to which worker: the kernel of the split, and its naive twin."""
+"""Which row goes to which worker: routes of an epoch, the kernel of the split, and its naive twin."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
+
+from trimtab.epochs import Epoch
+from trimtab.moves import Kind, is_switched
+
+NOBODY: Final = -1
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where the rows of each group go in one batch."""
+
+    owner: Int32s
+    also: Int32s
+    """A second worker that gets a copy, or NOBODY."""
+
+
+def routes_of(epoch: Epoch, epoch_before: int) -> Routes:
+    """By the epoch that the batch is bound to, and the number of the previous batch's epoch."""
+    owner = np.array(epoch.owners, np.int32)
+    also = np.full(owner.size, NOBODY, np.int32)
+    for move in epoch.moves:
+        groups = np.array(move.groups, np.int64)
+        if move.kind == Kind.DUPLICATE:
+            also[groups] = move.receiver  # PTLB step 3
+        elif is_switched(move, epoch_before) and not move.way.back:
+            owner[groups] = move.receiver
+            also[groups] = move.sender  # to put aside: the way back
+    return Routes(owner, also)
 
 
 @njit(cache=True, nogil=True)

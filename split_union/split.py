@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from split_union.routing import route
+from split_union.routing import Routes, route, routes_of
 from trimtab import frames, offset_log
 from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows
-from trimtab.moves import Routing, moves_of, routing
 from trimtab.spark_task import batch_identity, check_version, settle
 
 FRAME_SCHEMA = pa.schema(
@@ -55,9 +54,8 @@ class SplitTask:
         assert context is not None
         batch, query_id = batch_identity(context)
         epoch = offset_log.binding(self.checkpoint, query_id, batch).epoch
-        moves = moves_of(epoch)
-        routes = routing(epoch, moves, offset_log.epoch_before(self.checkpoint, query_id, batch, epoch))
-        watched = sorted({group for move in moves for group in move.groups})
+        routes = routes_of(epoch, offset_log.epoch_before(self.checkpoint, query_id, batch, epoch))
+        watched = sorted(epoch.moving)
         seen = np.zeros(len(epoch.owners), np.int64)
         reached: set[int] = set()
         bad_rows = 0
@@ -77,7 +75,7 @@ class SplitTask:
         mask = complete_rows([batch.column(name) for name in (*self.key.columns, self.time)])
         return batch if mask is None else batch.filter(mask)
 
-    def _frames(self, batch: pa.RecordBatch, routes: Routing, reached: set[int]) -> Iterator[pa.RecordBatch]:
+    def _frames(self, batch: pa.RecordBatch, routes: Routes, reached: set[int]) -> Iterator[pa.RecordBatch]:
         batch = self._packed(batch)
         group = batch.column(GROUP).to_numpy(zero_copy_only=False)
         order, ends = route(group, routes.owner, routes.also, len(self.worker_keys))

@@ -1,27 +1,28 @@
 """Epochs: versioned, immutable mapping tables from partition groups to workers.
 
 An epoch is published to Redis by whoever steers (the manager, or `join` for the first one) and bound to a
-micro-batch by Spark's offset log (architecture, section 3). Its text is canonical JSON, so that equal epochs have
-equal digests wherever they are read.
+micro-batch by Spark's offset log. Its text is canonical JSON, so that equal epochs have equal digests wherever they
+are read. An epoch is a level, not an edge: what it says holds until another one says otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from trimtab.errors import CorruptState, InvalidInput
+from trimtab.moves import WAYS_ON, ComputePartitionsToMove, Kind, Move, Way, parse_move, parse_question
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 NO_PREDECESSOR: Final = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One mapping version with the commands that take effect with it and the migrations open in it."""
+    """One mapping version with the moves that are open in it and the questions that workers are asked."""
 
     query: str
     number: int
@@ -29,8 +30,8 @@ class Epoch:
     """Drawn once per checkpoint: epochs of an earlier life of a query's name are never taken for its own."""
     owners: tuple[int, ...]
     """Owner worker of each partition group, by partition number."""
-    commands: tuple[dict[str, Any], ...] = ()
-    migrations: tuple[dict[str, Any], ...] = ()
+    questions: tuple[ComputePartitionsToMove, ...] = ()
+    moves: tuple[Move, ...] = ()
     predecessor: str = NO_PREDECESSOR
     """Digest of the epoch before: only a successor of the bound epoch can be bound."""
     fence: int = 0
@@ -43,8 +44,8 @@ class Epoch:
             "number": self.number,
             "incarnation": self.incarnation,
             "owners": _pack(self.owners),
-            "commands": list(self.commands),
-            "migrations": list(self.migrations),
+            "questions": [question.to_json() for question in self.questions],
+            "moves": [move.to_json() for move in self.moves],
             "predecessor": self.predecessor,
             "fence": self.fence,
         }
@@ -54,16 +55,32 @@ class Epoch:
     def digest(self) -> str:
         return text_digest(self.to_text())
 
-    def successor(self, owners: Sequence[int], *, fence: int = 0, **changes: Any) -> Epoch:
+    def successor(
+        self,
+        owners: Sequence[int],
+        *,
+        fence: int = 0,
+        moves: Sequence[Move] = (),
+        questions: Sequence[ComputePartitionsToMove] = (),
+    ) -> Epoch:
         return Epoch(
             query=self.query,
             number=self.number + 1,
             incarnation=self.incarnation,
             owners=tuple(owners),
+            questions=tuple(questions),
+            moves=tuple(moves),
             predecessor=self.digest,
             fence=fence,
-            **changes,
         )
+
+    def move(self, move: str) -> Move | None:
+        return next((each for each in self.moves if each.id == move), None)
+
+    @property
+    def moving(self) -> dict[int, Move]:
+        """Group -> the open move that it is in."""
+        return {group: move for move in self.moves for group in move.groups}
 
     def render(self) -> str:
         """A table for people: one line per worker with the groups that it owns."""
@@ -100,8 +117,8 @@ def parse_epoch(text: str, expected_digest: str | None = None) -> Epoch:
             number=int(body["number"]),
             incarnation=str(body["incarnation"]),
             owners=_unpack(body["owners"]),
-            commands=tuple(body["commands"]),
-            migrations=tuple(body["migrations"]),
+            questions=tuple(map(parse_question, body["questions"])),
+            moves=tuple(map(parse_move, body["moves"])),
             predecessor=str(body["predecessor"]),
             fence=int(body["fence"]),
         )
@@ -116,8 +133,77 @@ def check_owners(owners: Sequence[int], partitions: int, workers: int) -> None:
     for group, owner in enumerate(owners):
         if not 0 <= owner < workers:
             raise InvalidInput(
-                f"owners[{group}]", owner, "is no worker of this query", f"Use a number from 0 to {workers - 1}."
+                f"owners[{group}]", owner, "is not a worker of this query", f"Use a number from 0 to {workers - 1}."
             )
+
+
+def check_epoch(epoch: Epoch, partitions: int, workers: int) -> None:
+    """Refuse an epoch that would send rows nowhere: it must never be bound, since what is bound stays so."""
+    check_owners(epoch.owners, partitions, workers)
+    taken: dict[int, str] = {}
+    for move in epoch.moves:
+        inside = all(0 <= group < partitions for group in move.groups)
+        if not inside or not 0 <= move.sender < workers or not 0 <= move.receiver < workers:
+            raise CorruptState(f"move {move.id} names a group or worker that the query does not have")
+        for group in move.groups:
+            if group in taken:
+                raise CorruptState(f"group {group} is in move {taken[group]} and in move {move.id}")
+            taken[group] = move.id
+            if epoch.owners[group] != move.sender:
+                owner = epoch.owners[group]
+                raise CorruptState(
+                    f"move {move.id} takes group {group} from worker {move.sender}, but worker {owner} owns it"
+                )
+
+
+def breaks_between(before: Epoch, after: Epoch) -> Iterator[str]:
+    """Why `after` cannot follow `before`: groups change hands by a move only, and a move changes as it is meant to.
+
+    Checked where epochs are bound, whoever published them; each worker checks its own groups once more.
+    """
+    if after.number != before.number + 1 or after.predecessor != before.digest:
+        yield f"epoch {after.number} does not follow epoch {before.number}"
+    if (after.query, after.incarnation) != (before.query, before.incarnation):
+        yield "the query, or its checkpoint, is another one"
+    if after.fence < before.fence:
+        yield f"its fencing token {after.fence} is older than {before.fence}"
+    if len(after.owners) != len(before.owners):
+        yield f"it has {len(after.owners)} groups instead of {len(before.owners)}"
+        return
+    still_open = {move.id: move for move in after.moves}
+    may_own: dict[int, frozenset[int]] = {}
+    for move in before.moves:
+        later = still_open.pop(move.id, None)
+        if later is not None:
+            yield from _changes(move, later)
+        may_own |= dict.fromkeys(move.groups, frozenset({move.sender}) if later is not None else _heirs(move))
+    for move in still_open.values():
+        if move.epoch != after.number or move.way != Way.THERE:
+            yield f"move {move.id} begins in the middle: epoch {move.epoch}, {move.way}"
+        moving = sorted(set(move.groups) & set(may_own))
+        if moving:
+            yield f"move {move.id} takes groups {moving} that were moving in the epoch before"
+    for group, (old, new) in enumerate(zip(before.owners, after.owners, strict=True)):
+        allowed = may_own.get(group, frozenset({old}))
+        if new not in allowed:
+            yield f"group {group} goes from worker {old} to {new}, and no move says so"
+
+
+def _changes(before: Move, after: Move) -> Iterator[str]:
+    fixed = ("kind", "groups", "sender", "receiver", "epoch")
+    if any(getattr(before, name) != getattr(after, name) for name in fixed):
+        yield f"move {before.id} changes from one epoch to the next"
+    if after.way not in WAYS_ON[before.way]:
+        yield f"move {before.id} goes from {before.way} to {after.way}"
+
+
+def _heirs(move: Move) -> frozenset[int]:
+    """Who may own the groups of a move once it is closed."""
+    if move.kind == Kind.DUPLICATE:
+        return frozenset({move.sender, move.receiver})
+    if move.way.back:
+        return frozenset({move.sender})
+    return frozenset({move.receiver}) if move.way == Way.THERE else frozenset()
 
 
 def _pack(owners: Sequence[int]) -> str:

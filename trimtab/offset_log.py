@@ -1,6 +1,6 @@
 """Reads from a query's checkpoint what Spark recorded there: the query's id, a batch's epoch and watermark.
 
-The control source's offset is the epoch (architecture, section 3). Spark writes `offsets/N` before batch N runs and
+The control source's offset is the epoch. Spark writes `offsets/N` before batch N runs and
 replays from it, so this file is the binding: tasks read it and never ask Redis.
 """
 
@@ -159,7 +159,7 @@ def epoch_before(location: str, query_id: str, batch: int, epoch: Epoch) -> int:
     """Number of the epoch of the batch before. Looked up only where it matters: a move began with this epoch."""
     if batch == 0:
         return 0
-    if any(move["epoch"] == epoch.number for move in epoch.migrations):
+    if any(move.epoch == epoch.number for move in epoch.moves):
         return binding(location, query_id, batch - 1).epoch.number
     # Epochs advance by at most one per batch, so every open move was open, or opening, in the batch before.
     return epoch.number - 1

@@ -1,15 +1,68 @@
-"""What each worker tells once per batch."""
+"""What each worker says once per batch."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from trimtab.moves import MoveReport
+from trimtab.evidence import Evidence, Seen, parse_evidence, parse_seen
+from trimtab.moves import Answer, RoleState, Side
 
 REPORT_TTL_S: Final = 900
 """Reports of old batches leave Redis after this time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveReport:
+    """What a worker says about a move in every batch: a level, not an edge, so that none is ever missed.
+
+    Everything but `packed_bytes`, `taken_bytes`, the counts by group and the evidence is what the worker's durable
+    record said when the batch *began*. That is committed by definition: an attempt that dies, or that Spark gives up,
+    says the same as the one that wins. The rest is what this attempt did; it counts only once the next batch names
+    this attempt as the one that was committed (`WorkerReport.stamp_before`).
+    """
+
+    move: str
+    side: Side
+    state: RoleState
+    rows: int = 0
+    """Leaf rows in the package that was exported or taken in."""
+    bytes: int = 0
+    """Of the package."""
+    digest: str = ""
+    """Names the package's rows, whatever their order."""
+    held_rows: int = 0
+    """Receiver: rows that wait for the package. Sender: rows put aside for the way back."""
+    newest_old_us: int | None = None
+    """PTLB: the largest timestamp of an old row; all are purged once watermark - window is beyond it."""
+    newest_old_stream: str = ""
+    """The stream of that row."""
+    problem: str = ""
+    packed_bytes: int = 0
+    """Bytes that this batch packed."""
+    taken_bytes: int = 0
+    """Bytes that this batch took in."""
+    arrived: Mapping[int, int] = field(default_factory=dict)
+    """Rows of this batch, by group, late ones included."""
+    results: Mapping[int, int] = field(default_factory=dict)
+    """Results of this batch, by group."""
+    suppressed: Mapping[int, int] = field(default_factory=dict)
+    """PTLB, sender: all-new combinations left out in this batch, by group. The receiver makes them."""
+    evidence: Evidence = field(default_factory=Evidence)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.__dict__, "evidence": self.evidence.to_json()}
+
+
+def parse_move_report(body: Mapping[str, Any]) -> MoveReport:
+    counts = {
+        name: {int(group): int(count) for group, count in body[name].items()}
+        for name in ("arrived", "results", "suppressed")
+    }
+    states = {"side": Side(body["side"]), "state": RoleState(body["state"])}
+    return MoveReport(**{**body, **counts, **states, "evidence": parse_evidence(body["evidence"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +79,17 @@ class WorkerReport:
     process: int
     at_ms: int
     """When the report was written, on the executor's clock."""
+    stamp: str = ""
+    """Names this attempt: no two attempts of any batch or run share one."""
+    stamp_before: str = ""
+    """The attempt of the worker's previous batch that Spark committed: its report is the one that counts."""
     rows: dict[str, int]
     """Rows received per stream, late ones included."""
     late_rows: dict[str, int]
     bad_rows: dict[str, int]
-    """Rows that a split task dropped because key or time was null, told to one worker each."""
+    """Rows that a split task dropped because key or time was null; each task says it to one worker."""
     results: int
+    """Results that the join made."""
     state_rows: int
     """Live rows of the streams."""
     combined_rows: int
@@ -41,7 +99,9 @@ class WorkerReport:
     index_bytes: int
     watermark_us: int
     cpu_ns: int
-    resident: str
+    emitted: int = 0
+    """Result rows that the worker handed to Spark."""
+    resident: str = "hit"
     """"hit": the resident state was found; "rebuild": it was made again from the durable one."""
     plan: str = ""
     run: str = ""
@@ -58,10 +118,10 @@ class WorkerReport:
     group_cpu_ns: list[int] = field(default_factory=list)
     moves: list[MoveReport] = field(default_factory=list)
     """One for each open move that this worker takes part in."""
-    chosen: dict[str, list[int]] = field(default_factory=dict)
+    chosen: Mapping[str, Answer] = field(default_factory=dict)
     """PartitionsToMove (step 2 of both protocols): the answer to each migration's question in the epoch."""
-    seen_rows: dict[str, int] = field(default_factory=dict)
-    """Rows of groups in open moves, by group, as split tasks counted them before routing; each told to one worker."""
+    seen: Mapping[int, Seen] = field(default_factory=dict)
+    """Rows of groups in open moves, by group, as split tasks counted them before routing. A task tells one worker."""
 
     @property
     def work(self) -> int:
@@ -69,9 +129,42 @@ class WorkerReport:
         return sum(self.group_rows) + sum(self.group_probes) + sum(self.group_results)
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        body = {
+            **self.__dict__,
+            "moves": [move.to_json() for move in self.moves],
+            "chosen": {name: answer.to_json() for name, answer in self.chosen.items()},
+            "seen": {group: seen.to_json() for group, seen in self.seen.items()},
+        }
+        return json.dumps(body, separators=(",", ":"))
 
 
 def parse_report(text: str | bytes) -> WorkerReport:
     body = json.loads(text)
-    return WorkerReport(**{**body, "moves": [MoveReport(**each) for each in body["moves"]]})
+    chosen = {
+        name: Answer(groups=tuple(each["groups"]), problem=each["problem"]) for name, each in body["chosen"].items()
+    }
+    seen = {int(group): parse_seen(each) for group, each in body["seen"].items()}
+    moves = [parse_move_report(each) for each in body["moves"]]
+    return WorkerReport(**{**body, "moves": moves, "chosen": chosen, "seen": seen})
+
+
+def likely(attempts: Iterable[WorkerReport]) -> dict[int, WorkerReport]:
+    """By worker, of several attempts at one batch the one that probably counts: the last of the run that spoke last."""
+    chosen: dict[int, WorkerReport] = {}
+    for report in attempts:
+        known = chosen.get(report.worker)
+        if known is None or _later(report, known):
+            chosen[report.worker] = report
+    return chosen
+
+
+def winners(attempts: Iterable[WorkerReport], following: Iterable[WorkerReport]) -> dict[int, WorkerReport]:
+    """By worker, the reports that surely count: the worker's next batch began with what these attempts committed."""
+    committed = {report.stamp_before for report in following}
+    return {report.worker: report for report in attempts if report.stamp in committed}
+
+
+def _later(report: WorkerReport, known: WorkerReport) -> bool:
+    if report.run == known.run:
+        return report.attempt > known.attempt
+    return report.at_ms > known.at_ms

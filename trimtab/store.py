@@ -1,6 +1,6 @@
 """Redis, as far as the data plane uses it: mapping tables, reports, alarms.
 
-Redis drives the split but is never the only truth (architecture, section 3): everything that a result depends on is in
+Redis drives the split but is never the only truth: everything that a result depends on is in
 Spark's offset log by the time it matters. So readers here may answer "nothing new", and writers of reports may fail.
 """
 
@@ -13,10 +13,9 @@ from typing import Any, Final
 import redis
 
 from trimtab import redis_keys
-from trimtab.epochs import Epoch, parse_epoch
+from trimtab.epochs import Epoch, breaks_between, check_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
-from trimtab.moves import check_epoch
-from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
+from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report
 
 TIMEOUT_S: Final = 0.5
 ALARMS_KEPT: Final = 100
@@ -56,17 +55,16 @@ return 1
 """
 
 
-# KEYS: reports of the batch, newest reports; ARGV: worker, text, seconds to live
-# Of two attempts of one task the later one counts, whichever speaks last: Spark has given the other up.
+# KEYS: reports of the batch, newest reports; ARGV: worker and stamp, text, seconds to live, worker, batch
+# Every attempt has a field of its own: none overwrites another's report, and readers tell which one was committed
+# (trimtab.reports.winners). Among the newest, an attempt of an older batch that still runs changes nothing.
 REPORT: Final = """
-local known = redis.call('HGET', KEYS[1], ARGV[1])
-if known then
-  local before, now = cjson.decode(known), cjson.decode(ARGV[2])
-  if before.run == now.run and before.attempt > now.attempt then return 0 end
-end
-for i = 1, 2 do
-  redis.call('HSET', KEYS[i], ARGV[1], ARGV[2])
-  redis.call('EXPIRE', KEYS[i], ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+local known = redis.call('HGET', KEYS[2], ARGV[4])
+if not known or cjson.decode(known).batch <= tonumber(ARGV[5]) then
+  redis.call('HSET', KEYS[2], ARGV[4], ARGV[2])
+  redis.call('EXPIRE', KEYS[2], ARGV[3])
 end
 return 1
 """
@@ -159,12 +157,14 @@ class Store:
 
     def report(self, report: WorkerReport) -> None:
         keys = (redis_keys.report(report.query, report.batch), redis_keys.latest_reports(report.query))
-        self.client.eval(REPORT, 2, *keys, str(report.worker), report.to_text(), str(REPORT_TTL_S))
+        field = f"{report.worker}:{report.stamp}"
+        arguments = (field, report.to_text(), str(REPORT_TTL_S), str(report.worker), str(report.batch))
+        self.client.eval(REPORT, 2, *keys, *arguments)
 
     def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
-        """Reports of one batch, or the newest of each worker."""
+        """Reports of one batch (of several attempts the likely one), or the newest of each worker."""
         key = redis_keys.latest_reports(query) if batch is None else redis_keys.report(query, batch)
-        return {int(worker): parse_report(text) for worker, text in self.client.hgetall(key).items()}
+        return likely(parse_report(text) for text in self.client.hgetall(key).values())
 
     def alarm(self, query: str, kind: str, text: str) -> None:
         entry = json.dumps({"at_ms": int(time.time() * 1000), "kind": kind, "text": text})
@@ -194,15 +194,17 @@ def publish_arguments(epoch: Epoch) -> tuple[list[str], list[str]]:
 
 
 def successor(store: Store, query: str, bound: Epoch, workers: int) -> Epoch | None:
-    """The epoch that follows `bound`, if it is published, really follows it and can be run; any other is left alone."""
-    try:
-        found = store.epoch(query, bound.number + 1)
-        if found is None or found.query != query or found.predecessor != bound.digest or found.fence < bound.fence:
-            return None
-        check_epoch(found, len(bound.owners), workers)
-    except (CorruptState, InvalidInput):
+    """The epoch after `bound`, if one is published; CorruptState for one that cannot be run after it, saying why."""
+    following = store.epoch(query, bound.number + 1)
+    if following is None:
         return None
-    return found
+    for problem in breaks_between(bound, following):
+        raise CorruptState(problem)
+    try:
+        check_epoch(following, len(bound.owners), workers)
+    except InvalidInput as error:
+        raise CorruptState(str(error)) from None
+    return following
 
 
 def redacted(url: str) -> str:
