@@ -8,10 +8,9 @@ from typing import Literal
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.proposal import Proposal, parse_proposal, stale
+from balancing.proposal import Proposal, stale
 from balancing.protocols.migration import COMMITTED, IN_PART, Migration, Pace, Request
 from balancing.requests import (
-    Json,
     MoveRequest,
     Rebalance,
     RebalanceRequest,
@@ -22,7 +21,6 @@ from balancing.requests import (
 from balancing.selection import nearest
 from balancing.situation import Situation
 from balancing.strategy import Choice, choose
-from trimtab.errors import CorruptState
 
 
 @dataclass(frozen=True)
@@ -37,18 +35,14 @@ def reasons_stale(proposal: Proposal, situation: Situation) -> list[str]:
     return stale(proposal, situation.epoch, situation.moving, pinned=rules.pinned, excluded=rules.excluded)
 
 
-def check_proposal(request: RebalanceRequest, body: Json | None, situation: Situation) -> None:
+def check_proposal(request: RebalanceRequest, proposal: Proposal | None, situation: Situation) -> None:
     """Refuse a proposal that has expired, or that was overtaken since it was made."""
     if request.proposal is None:
         return
     remedy = "Ask for a new proposal."
-    if body is None:
+    if proposal is None:
         raise Refused("proposal", request.proposal, "is not known, or has expired", remedy, 409)
-    try:
-        reasons = reasons_stale(parse_proposal(body), situation)
-    except CorruptState as error:
-        raise Refused("proposal", request.proposal, str(error), remedy, 409) from None
-    if reasons:
+    if reasons := reasons_stale(proposal, situation):
         raise Refused("proposal", request.proposal, "is stale: " + " ".join(reasons).rstrip("."), remedy, 409)
 
 
