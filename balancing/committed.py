@@ -20,6 +20,8 @@ class CommittedBatch:
     at_ms: int
     reports: Mapping[int, WorkerReport]
     """By worker. Some may be missing: reports are levels, so the next batch tells the same."""
+    previous: CommittedBatch | None = None
+    """The batch before, with exactly the reports that this batch confirms; None where it is not known."""
 
     @cached_property
     def open_moves(self) -> dict[str, Move]:

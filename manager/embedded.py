@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
+from balancing.protocols.migration import Migration
+from balancing.requests import CancelRequest, Rebalance, RebalanceRequest, check
 from balancing.settings import parse_settings
-from manager.requests import CancelRequest, Rebalance, RebalanceRequest, check, enqueue, parse_rebalance, view
+from manager.requests import enqueue, situation
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
-from manager.store import Json, ManagerStore
+from manager.store import ManagerStore
 
 T = TypeVar("T")
 
@@ -41,7 +43,7 @@ class EmbeddedManager:
         self.stop()
 
     def stop(self) -> None:
-        """End it in good order. Doing so twice is fine."""
+        """End it in good order. It may be called twice."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join()
@@ -54,7 +56,7 @@ class EmbeddedManager:
         """Check and hand in, as the API would."""
 
         async def ask(store: ManagerStore) -> None:
-            check(request, await view(store, request.query, self._settings.heartbeat_max_ms))
+            check(request, await situation(store, request.query, self._settings.heartbeat_max_ms))
             await enqueue(store.client, request)
 
         self.call(ask)
@@ -63,10 +65,9 @@ class EmbeddedManager:
         self.call(lambda store: enqueue(store.client, request))
 
     def outcome(self, query: str, rebalance: str) -> Rebalance | None:
-        body = self.call(lambda store: store.rebalance(query, rebalance))
-        return None if body is None else parse_rebalance(body)
+        return self.call(lambda store: store.rebalance(query, rebalance))
 
-    def migrations(self, query: str) -> dict[str, Json]:
+    def migrations(self, query: str) -> dict[str, Migration]:
         return self.call(lambda store: store.migrations(query))
 
     def set_auto(self, query: str, **changes: Any) -> None:

@@ -1,8 +1,7 @@
-"""How a manager behaves: its own intervals, and what an operator forbids. When to balance: balancing/settings.py."""
+"""How a manager behaves: its own intervals. When to balance: balancing/settings.py."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,21 +36,3 @@ class ManagerSettings:
     """A parallel track whose event time stands still for so long is reported as stalled."""
     warm_up_batches: int = 20
     """Committed batches that a manager that starts reads again, so that it knows the load at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What an operator forbids."""
-
-    pinned: frozenset[int] = frozenset()
-    """Groups that stay where they are."""
-    excluded: frozenset[int] = frozenset()
-    """Workers that take no part: nothing is moved to or from them unless it is asked for by name."""
-
-    def to_text(self) -> str:
-        return json.dumps({"pinned": sorted(self.pinned), "excluded": sorted(self.excluded)})
-
-
-def parse_rules(text: str) -> Rules:
-    body = json.loads(text)
-    return Rules(pinned=frozenset(body["pinned"]), excluded=frozenset(body["excluded"]))

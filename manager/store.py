@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from balancing.proposal import Proposal, parse_proposal
+from balancing.protocols.migration import Migration, parse_migration
+from balancing.requests import Rebalance, parse_rebalance
+from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
-from manager.settings import PROPOSAL_TTL_S, Rules, parse_rules
+from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
-from trimtab.reports import WorkerReport, parse_report
+from trimtab.reports import WorkerReport, likely, parse_report
 from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
 
 Json = dict[str, Any]
+Record = TypeVar("Record")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
@@ -48,7 +53,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class StreamEvent:
     """One entry of a query's event stream."""
 
     id: str
@@ -63,6 +68,25 @@ class Event:
 class Leader:
     holder: str
     fence: int
+
+
+class Unreadable(NamedTuple):
+    """A record that another version of Trimtab wrote, or that was damaged."""
+
+    kind: str
+    """"migration" or "rebalance"."""
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """The journal's records of a query, all read at the same moment."""
+
+    migrations: Mapping[str, Migration]
+    rebalances: Mapping[str, Rebalance]
+    unreadable: tuple[Unreadable, ...] = ()
+    """Records that have not ended and that nobody will look after: a reason for an alarm."""
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
@@ -132,10 +156,15 @@ class ManagerStore:
         except (KeyError, ValueError):
             return None
 
+    async def attempts(self, query: str, batch: int) -> list[WorkerReport]:
+        """The reports of all attempts at one batch, those that were never committed included."""
+        return _reports(await self._redis.hgetall(redis_keys.report(query, batch)))
+
     async def reports(self, query: str, batch: int | None = None) -> dict[int, WorkerReport]:
-        """Reports of one batch, or the newest of each worker. One that cannot be read is left out."""
-        key = redis_keys.latest_reports(query) if batch is None else redis_keys.report(query, batch)
-        return _reports(await self._redis.hgetall(key))
+        """By worker, the reports of one batch (of several attempts the likely one), or the newest of each worker."""
+        if batch is not None:
+            return likely(await self.attempts(query, batch))
+        return likely(_reports(await self._redis.hgetall(redis_keys.latest_reports(query))))
 
     async def alarms(self, query: str) -> list[Json]:
         return [json.loads(entry) for entry in await self._redis.lrange(redis_keys.alarms(query), 0, -1)]
@@ -156,12 +185,29 @@ class ManagerStore:
         holder, _, fence = value.rpartition(" ")
         return Leader(holder=holder, fence=int(fence))
 
-    async def migrations(self, query: str) -> dict[str, Json]:
-        """All that are kept, open and closed, by id."""
-        found = await self._redis.hgetall(redis_keys.migrations(query))
-        return {name: json.loads(text) for name, text in found.items()}
+    async def records(self, query: str) -> Records:
+        """All that are kept, open and closed, at one moment: what a leader begins with."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hgetall(redis_keys.migrations(query))
+            pipe.hgetall(redis_keys.rebalances(query))
+            pipe.zrange(redis_keys.closed(query), 0, -1)
+            migration_texts, rebalance_texts, closed = await pipe.execute()
+        migrations, bad_migrations = _parsed(migration_texts, parse_migration)
+        rebalances, bad_rebalances = _parsed(rebalance_texts, parse_rebalance)
+        unreadable = [Unreadable("migration", name, problem) for name, problem in bad_migrations.items()]
+        unreadable += [Unreadable("rebalance", name, problem) for name, problem in bad_rebalances.items()]
+        ended = set(closed)
+        return Records(
+            migrations=migrations,
+            rebalances=rebalances,
+            unreadable=tuple(each for each in unreadable if f"{each.kind}:{each.name}" not in ended),
+        )
 
-    async def open_migrations(self, query: str) -> dict[str, Json]:
+    async def migrations(self, query: str) -> dict[str, Migration]:
+        """All that are kept and can be read, open and closed, by id."""
+        return _readable(await self._redis.hgetall(redis_keys.migrations(query)), parse_migration)
+
+    async def open_migrations(self, query: str) -> dict[str, Migration]:
         """Those that have not ended: the others, up to a thousand records with their stories, stay where they are."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hkeys(redis_keys.migrations(query))
@@ -170,24 +216,24 @@ class ManagerStore:
         ended = set(closed)
         return await self.migrations_named(query, [name for name in names if f"migration:{name}" not in ended])
 
-    async def migrations_named(self, query: str, names: Sequence[str]) -> dict[str, Json]:
-        """Of these, those that are kept."""
+    async def migrations_named(self, query: str, names: Sequence[str]) -> dict[str, Migration]:
+        """Of these, those that are kept and can be read."""
         if not names:
             return {}
         texts = await self._redis.hmget(redis_keys.migrations(query), list(names))
-        return {name: json.loads(text) for name, text in zip(names, texts, strict=True) if text is not None}
+        kept = {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+        return _readable(kept, parse_migration)
 
-    async def migration(self, query: str, migration: str) -> Json | None:
-        text = await self._redis.hget(redis_keys.migrations(query), migration)
-        return None if text is None else json.loads(text)
+    async def migration(self, query: str, migration: str) -> Migration | None:
+        return (await self.migrations_named(query, [migration])).get(migration)
 
-    async def rebalances(self, query: str) -> dict[str, Json]:
-        found = await self._redis.hgetall(redis_keys.rebalances(query))
-        return {name: json.loads(text) for name, text in found.items()}
+    async def rebalances(self, query: str) -> dict[str, Rebalance]:
+        """All that are kept and can be read, open and closed, by id."""
+        return _readable(await self._redis.hgetall(redis_keys.rebalances(query)), parse_rebalance)
 
-    async def rebalance(self, query: str, rebalance: str) -> Json | None:
+    async def rebalance(self, query: str, rebalance: str) -> Rebalance | None:
         text = await self._redis.hget(redis_keys.rebalances(query), rebalance)
-        return None if text is None else json.loads(text)
+        return None if text is None else _readable({rebalance: text}, parse_rebalance).get(rebalance)
 
     async def history(self, query: str, count: int = 100) -> list[tuple[str, int]]:
         """("migration:ID" or "rebalance:ID", when it ended in ms), newest first."""
@@ -203,7 +249,7 @@ class ManagerStore:
 
     async def events(
         self, query: str, after: str = "0-0", count: int = 100, block_ms: int | None = None
-    ) -> list[Event]:
+    ) -> list[StreamEvent]:
         """Events after an id, oldest first. With `block_ms` it waits that long for the first (keep it below the
         timeout of the connection)."""
         key = redis_keys.events(query)
@@ -215,12 +261,12 @@ class ManagerStore:
             entries = entries[0]
         return [_event(entry) for entry in entries]
 
-    async def newest_events(self, query: str, count: int = 100) -> list[Event]:
+    async def newest_events(self, query: str, count: int = 100) -> list[StreamEvent]:
         """The newest events, oldest of them first."""
         found = await self._redis.xrevrange(redis_keys.events(query), count=count)
         return [_event(entry) for entry in reversed(found)]
 
-    async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[Event | None]:
+    async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[StreamEvent | None]:
         """Events as they come; None whenever nothing came for a while, so that a caller can look up."""
         if after == "$":
             newest = await self.newest_events(query, 1)
@@ -262,24 +308,27 @@ class ManagerStore:
 
     # Proposals
 
-    async def save_proposal(self, query: str, proposal_id: str, body: Json) -> None:
+    async def save_proposal(self, proposal: Proposal) -> None:
+        query = proposal.query
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.set(redis_keys.proposal(query, proposal_id), json.dumps(body), ex=PROPOSAL_TTL_S)
-            pipe.zadd(redis_keys.proposals(query), {proposal_id: now_ms()})
+            pipe.set(redis_keys.proposal(query, proposal.id), json.dumps(proposal.to_json()), ex=PROPOSAL_TTL_S)
+            pipe.zadd(redis_keys.proposals(query), {proposal.id: now_ms()})
             pipe.expire(redis_keys.proposals(query), PROPOSAL_TTL_S)
             await pipe.execute()
 
-    async def proposal(self, query: str, proposal_id: str) -> Json | None:
-        text = await self._redis.get(redis_keys.proposal(query, proposal_id))
-        return None if text is None else json.loads(text)
+    async def proposal(self, query: str, proposal: str) -> Proposal | None:
+        """None where it has expired or cannot be read: either way another one is to be made."""
+        text = await self._redis.get(redis_keys.proposal(query, proposal))
+        return None if text is None else _readable({proposal: text}, parse_proposal).get(proposal)
 
-    async def proposals(self, query: str) -> list[Json]:
-        """Those that have not expired, newest first."""
+    async def proposals(self, query: str) -> list[Proposal]:
+        """Those that have not expired and can be read, newest first."""
         key = redis_keys.proposals(query)
         await self._redis.zremrangebyscore(key, "-inf", now_ms() - PROPOSAL_TTL_S * 1000)
         ids = await self._redis.zrevrange(key, 0, -1)
         texts = await self._redis.mget([redis_keys.proposal(query, each) for each in ids]) if ids else []
-        return [json.loads(text) for text in texts if text is not None]
+        kept = {name: text for name, text in zip(ids, texts, strict=True) if text is not None}
+        return list(_readable(kept, parse_proposal).values())
 
 
 def now_ms() -> int:
@@ -294,17 +343,33 @@ def _epoch(text: str) -> Epoch | None:
         return None
 
 
-def _reports(found: dict[str, str]) -> dict[int, WorkerReport]:
-    reports: dict[int, WorkerReport] = {}
-    for worker, text in found.items():
+def _parsed(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> tuple[dict[str, Record], dict[str, str]]:
+    """The records that this version can read, and for each of the others what is wrong with it."""
+    records: dict[str, Record] = {}
+    problems: dict[str, str] = {}
+    for name, text in texts.items():
         try:
-            reports[int(worker)] = parse_report(text)
-        except (ValueError, TypeError, KeyError):
+            records[name] = parse(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, CorruptState) as error:
+            problems[name] = f"{type(error).__name__}: {error}"
+    return records, problems
+
+
+def _readable(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> dict[str, Record]:
+    return _parsed(texts, parse)[0]
+
+
+def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
+    reports = []
+    for text in texts.values():
+        try:
+            reports.append(parse_report(text))
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue  # of another version: what it says will be said again after the upgrade
     return reports
 
 
-def _event(entry: tuple[str, dict[str, str]]) -> Event:
+def _event(entry: tuple[str, dict[str, str]]) -> StreamEvent:
     name, fields = entry
     body = json.loads(fields["event"])
-    return Event(id=name, at_ms=body["at_ms"], kind=body["kind"], text=body["text"], data=body.get("data", {}))
+    return StreamEvent(id=name, at_ms=body["at_ms"], kind=body["kind"], text=body["text"], data=body.get("data", {}))

@@ -2,25 +2,32 @@
 
 Every instance watches, leader or standby, so that each can answer for the load and a standby that takes over knows it
 already. Nothing is written here but a definition that Redis has lost.
+
+Several attempts may have reported on a batch, and which of them Spark committed is known only one batch later, when
+each worker names the one that it went on from. So every batch comes with the batch before it (`previous`), of which
+exactly the committed reports are kept. What is a level (where a move stands, how loaded a worker is) may be read from
+the likely reports of the newest batch; what must be counted is counted in `previous`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from balancing.committed import CommittedBatch
 from balancing.load import Context, LoadModel, Snapshot
-from manager.requests import count_workers, workers_up
-from manager.settings import ManagerSettings, Rules
+from balancing.protocols.migration import Migration
+from balancing.rules import Rules
+from balancing.situation import Situation, count_workers, workers_up
+from manager.settings import ManagerSettings
 from manager.store import Heartbeat, Json, ManagerStore, now_ms
 from trimtab.epochs import Epoch
-from trimtab.reports import WorkerReport
+from trimtab.reports import WorkerReport, likely, winners
 
 EPOCHS_KEPT: Final = 64
 CATCH_UP_BATCHES: Final = 500
-"""How far back it is read for what must be seen whole."""
+"""How many batches back reports are read again, where each of them counts."""
 
 
 class Watch:
@@ -48,7 +55,7 @@ class Watch:
         self.newest: Mapping[int, WorkerReport] = {}
         """The newest report of each worker in a committed batch."""
         self.latest: CommittedBatch | None = None
-        """The newest committed batch: whoever takes over begins with it."""
+        """The newest committed batch: a manager that takes over begins with it."""
         self.load: LoadModel | None = None
         self._shape: tuple[str, int, int] | None = None
         self._changed_at = 0.0
@@ -56,6 +63,8 @@ class Watch:
         self._ended: tuple[int, int] | None = None
         """The newest batch with reports, and when its last report was written."""
         self._epochs: dict[int, Epoch] = {}
+        self._attempts: tuple[int, Sequence[WorkerReport]] = (-1, ())
+        """The batch that was read last, and all reports on it: the next batch confirms some of them."""
 
     @property
     def settled(self) -> bool:
@@ -77,7 +86,7 @@ class Watch:
         return workers_up(self.newest, self._last if self._last >= 0 else None)
 
     async def look(self) -> list[CommittedBatch]:
-        """Batches that were committed since the last look, oldest first, each with reports that count now."""
+        """Batches that were committed since the last look, oldest first."""
         heartbeat = await self._store.heartbeat(self._query)
         self._note(heartbeat)
         self.current = await self._store.current_epoch(self._query)
@@ -91,23 +100,37 @@ class Watch:
             return []
         if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
             self._last, self._ended, self._shape, self.newest, self.latest = -1, None, None, {}, None
+            self._attempts = (-1, ())
         most = self._settings.warm_up_batches if self._last < 0 else CATCH_UP_BATCHES
         first = max(self._last + 1, heartbeat.committed - most + 1)
-        batches = [await self._batch(number, heartbeat) for number in range(first, heartbeat.committed + 1)]
-        found = [batch for batch in batches if batch is not None]
-        for batch in found:
+        batches = await self._batches(range(first, heartbeat.committed + 1), heartbeat)
+        for batch in batches:
             self._weigh(batch)
             self.latest = batch
         self._last = heartbeat.committed
-        return found
+        return batches
 
     async def past(self, first: int) -> list[CommittedBatch]:
         """Batches from `first` up to the newest one that was looked at, as far as their reports are still there."""
         if self.heartbeat is None or self.bound is None:
             return []
-        numbers = range(max(first, self._last - CATCH_UP_BATCHES), self._last + 1)
-        batches = [await self._batch(number, self.heartbeat) for number in numbers]
-        return [batch for batch in batches if batch is not None and batch.reports]
+        numbers = range(max(0, first, self._last - CATCH_UP_BATCHES), self._last + 1)
+        return [batch for batch in await self._batches(numbers, self.heartbeat) if batch.reports]
+
+    def situation(self, migrations: Iterable[Migration], rules: Rules) -> Situation | None:
+        """The query as it is known here; None while Redis does not have its newest epoch."""
+        if self.current is None:
+            return None
+        return Situation(
+            query=self._query,
+            workers=count_workers(self.definition, self.current, self.newest),
+            epoch=self.current,
+            migrations=tuple(migrations),
+            up=self.up,
+            stopped=not self.running,
+            rules=rules,
+            committed=self.committed,
+        )
 
     def snapshot(self, moving: Mapping[int, int], rules: Rules) -> Snapshot | None:
         """The load, under the newest epoch; None where no batch was seen yet."""
@@ -143,9 +166,9 @@ class Watch:
         self.heartbeat = heartbeat
 
     async def _look_at_definition(self) -> None:
-        found = await self._store.definition(self._query)
-        if found is not None:
-            self.definition = found
+        definition = await self._store.definition(self._query)
+        if definition is not None:
+            self.definition = definition
         elif self.definition is not None and self._is_ours(self.definition):
             await self._store.define_again(self._query, self.definition)
 
@@ -155,25 +178,47 @@ class Watch:
     async def _epoch(self, number: int, digest: str | None = None) -> Epoch | None:
         known = self._epochs.get(number)
         if known is None or (digest is not None and known.digest != digest):
-            found = await self._store.epoch(self._query, number)
-            if found is None or (digest is not None and found.digest != digest):
+            epoch = await self._store.epoch(self._query, number)
+            if epoch is None or (digest is not None and epoch.digest != digest):
                 return None
-            known = self._epochs[number] = found
+            known = self._epochs[number] = epoch
             for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
                 del self._epochs[old]
         return known
 
-    async def _batch(self, number: int, heartbeat: Heartbeat) -> CommittedBatch | None:
-        reports = await self._store.reports(self._query, number)
-        if number == heartbeat.committed:
-            bound = self.bound
-        else:
-            # The heartbeat has moved on; the reports say which epoch it was. Without any there is nothing to learn.
-            told = {report.epoch for report in reports.values()}
-            bound = await self._epoch(told.pop()) if len(told) == 1 else None
+    async def _batches(self, numbers: range, heartbeat: Heartbeat) -> list[CommittedBatch]:
+        """Oldest first, each with its previous one. Batches of which nothing is known are left out."""
+        if not numbers:
+            return []
+        batches = []
+        if self._attempts[0] != numbers[0] - 1:
+            self._attempts = (numbers[0] - 1, await self._store.attempts(self._query, numbers[0] - 1))
+        for number in numbers:
+            attempts = await self._store.attempts(self._query, number)
+            reports = likely(attempts)
+            # The heartbeat has moved on from older batches; their reports say which epoch they were bound to.
+            bound = self.bound if number == heartbeat.committed else await self._epoch_of(reports.values())
+            if bound is not None:
+                previous = await self._confirmed(reports.values(), heartbeat)
+                batches.append(
+                    CommittedBatch(batch=number, bound=bound, at_ms=heartbeat.at_ms, reports=reports, previous=previous)
+                )
+            self._attempts = (number, attempts)
+        return batches
+
+    async def _confirmed(self, following: Iterable[WorkerReport], heartbeat: Heartbeat) -> CommittedBatch | None:
+        """The batch that was read last, with those of its reports that the following ones confirm; None without any."""
+        number, attempts = self._attempts
+        reports = winners(attempts, following)
+        bound = await self._epoch_of(reports.values())
         if bound is None:
             return None
         return CommittedBatch(batch=number, bound=bound, at_ms=heartbeat.at_ms, reports=reports)
+
+    async def _epoch_of(self, reports: Iterable[WorkerReport]) -> Epoch | None:
+        """The epoch that these reports of one batch name; None where they disagree, or Redis does not have it."""
+        numbers = {report.epoch for report in reports}
+        return await self._epoch(numbers.pop()) if len(numbers) == 1 else None
 
     def _weigh(self, batch: CommittedBatch) -> None:
         """Every committed batch goes into the load model."""

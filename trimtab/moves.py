@@ -118,6 +118,11 @@ class Move:
     digest: str = ""
     """Which package to take, where attempts left several that differ."""
 
+    @property
+    def destination(self) -> int:
+        """The worker that the groups will be with once the move has ended."""
+        return self.receiver if self.way == Way.THERE else self.sender
+
     def side_of(self, worker: int) -> Side | None:
         if worker == self.sender:
             return Side.SENDER

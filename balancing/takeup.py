@@ -8,13 +8,19 @@ from typing import Literal
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.proposal import Proposal, parse_proposal, stale
+from balancing.proposal import Proposal, stale
 from balancing.protocols.migration import COMMITTED, IN_PART, Migration, Pace, Request
+from balancing.requests import (
+    MoveRequest,
+    Rebalance,
+    RebalanceRequest,
+    RebalanceState,
+    Refused,
+    requested,
+)
 from balancing.selection import nearest
+from balancing.situation import Situation
 from balancing.strategy import Choice, choose
-from manager.requests import MoveRequest, Rebalance, RebalanceRequest, RebalanceState, Refused, View, requested
-from manager.store import Json
-from trimtab.errors import CorruptState
 
 
 @dataclass(frozen=True)
@@ -23,45 +29,41 @@ class Accepted:
     migrations: tuple[Migration, ...]
 
 
-def reasons_stale(proposal: Proposal, seen: View) -> list[str]:
+def reasons_stale(proposal: Proposal, situation: Situation) -> list[str]:
     """Why a proposal must not be carried out as things are now; for API and leader alike."""
-    rules = seen.rules
-    return stale(proposal, seen.epoch, seen.moving, pinned=rules.pinned, excluded=rules.excluded)
+    rules = situation.rules
+    return stale(proposal, situation.epoch, situation.moving, pinned=rules.pinned, excluded=rules.excluded)
 
 
-def check_proposal(request: RebalanceRequest, body: Json | None, seen: View) -> None:
+def check_proposal(request: RebalanceRequest, proposal: Proposal | None, situation: Situation) -> None:
     """Refuse a proposal that has expired, or that was overtaken since it was made."""
     if request.proposal is None:
         return
     remedy = "Ask for a new proposal."
-    if body is None:
+    if proposal is None:
         raise Refused("proposal", request.proposal, "is not known, or has expired", remedy, 409)
-    try:
-        reasons = reasons_stale(parse_proposal(body), seen)
-    except CorruptState as error:
-        raise Refused("proposal", request.proposal, str(error), remedy, 409) from None
-    if reasons:
+    if reasons := reasons_stale(proposal, situation):
         raise Refused("proposal", request.proposal, "is stale: " + " ".join(reasons).rstrip("."), remedy, 409)
 
 
-def accept(request: RebalanceRequest, seen: View, snapshot: Snapshot | None, now_ms: int) -> Accepted:
+def accept(request: RebalanceRequest, situation: Situation, snapshot: Snapshot | None, now_ms: int) -> Accepted:
     """The rebalance, under way, and one migration for each of its moves: disjoint, so they run side by side."""
     migrations = []
     notes = []
     for index, move in enumerate(request.moves):
-        strategy, note = choose_strategy(request, move, seen, snapshot)
+        strategy, note = choose_strategy(request, move, situation, snapshot)
         if note and note not in notes:
             notes.append(note)
         migrations.append(
             Migration(
                 id=f"{request.id}-{index + 1}",
                 query=request.query,
-                incarnation=seen.epoch.incarnation,
+                incarnation=situation.epoch.incarnation,
                 strategy=strategy,
                 sender=move.sender,
                 receiver=move.receiver,
                 request=Request(share=move.share or 0.0, measure=move.measure, groups=tuple(sorted(move.groups))),
-                excluded=tuple(sorted(seen.rules.pinned)),
+                excluded=tuple(sorted(situation.rules.pinned)),
                 reason=request.reason,
                 requested_by=request.by,
                 rebalance=request.id,
@@ -75,7 +77,7 @@ def accept(request: RebalanceRequest, seen: View, snapshot: Snapshot | None, now
 
 
 def choose_strategy(
-    request: RebalanceRequest, move: MoveRequest, seen: View, snapshot: Snapshot | None
+    request: RebalanceRequest, move: MoveRequest, situation: Situation, snapshot: Snapshot | None
 ) -> tuple[Literal["ptlb", "mslb"], str]:
     """The strategy asked for, or the cheaper one and why."""
     asked = move.strategy or request.strategy
@@ -83,7 +85,7 @@ def choose_strategy(
         return asked, ""
     if snapshot is None:
         return "mslb", "MSLB: nothing is measured yet, and it needs no window to pass."
-    choice = explain_choice(request, likely(move, seen, snapshot), snapshot)
+    choice = explain_choice(request, likely(move, situation, snapshot), snapshot)
     return choice.strategy, choice.explanation
 
 
@@ -93,23 +95,23 @@ def explain_choice(request: RebalanceRequest, moves: Sequence[SuggestedMove], sn
     )
 
 
-def likely(move: MoveRequest, seen: View, snapshot: Snapshot) -> tuple[SuggestedMove, ...]:
+def likely(move: MoveRequest, situation: Situation, snapshot: Snapshot) -> tuple[SuggestedMove, ...]:
     """The groups that are asked for, or those that the sender will probably choose."""
     groups = move.groups
     if not groups:
         loads = snapshot.group_load(move.measure)
         owned = {
             group: float(loads[group])
-            for group, owner in enumerate(seen.epoch.owners)
-            if owner == move.sender and group not in seen.moving and group not in seen.rules.pinned
+            for group in situation.movable(move.sender)
+            if group not in situation.rules.pinned
         }
         groups = nearest(owned, (move.share or 0.0) * sum(owned.values()))
     return (SuggestedMove(sender=move.sender, receiver=move.receiver, groups=groups),)
 
 
-def outcome_of(migrations: Sequence[Json | Migration]) -> RebalanceState | None:
+def outcome_of(migrations: Sequence[Migration]) -> RebalanceState | None:
     """What became of a rebalance; None while one of its migrations is under way."""
-    outcomes = {each.outcome if isinstance(each, Migration) else each["outcome"] for each in migrations}
+    outcomes = {each.outcome for each in migrations}
     if "" in outcomes:
         return None
     if outcomes == {COMMITTED}:
