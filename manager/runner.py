@@ -1,6 +1,6 @@
 """Runs one query's migrations: watches Redis, tells steering what happened, executes what it answers.
 
-All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, durable writes
+All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, writing
 and publications, one at a time; what an instruction leads to is held only once it has been executed. Whatever goes
 wrong, the next turn begins with what Redis and the bound epoch say: losing the lease, an answer or all of Redis leads
 there. A manager that does not lead watches, and takes over when the lease ends.
