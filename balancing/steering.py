@@ -215,7 +215,7 @@ class _Turn:
         rebalances = tuple(
             each for each in (*self.now.ended_rebalances, *self.now.rebalances) if event.rebalances.get(each.id) != each
         )
-        names = ", ".join(each.id for each in (*migrations, *rebalances)) or "none"
+        names = ", ".join([each.id for each in migrations] + [each.id for each in rebalances]) or "none"
         if migrations or rebalances:
             self._write(migrations=migrations, rebalances=rebalances)
         self._alarm("journal-lost", f"Redis went back; records written again: {names}")

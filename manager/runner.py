@@ -14,7 +14,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from balancing.stalls import Stalls
@@ -33,7 +32,7 @@ from balancing.happenings import (
     RecordsLost,
     TurnEnds,
 )
-from balancing.instructions import Instruction, Notice, Propose, PublishEpoch, Write
+from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
 from balancing.policies import policy_named
 from balancing.proposal import make_proposal
@@ -41,8 +40,10 @@ from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.steering import Steering
 from balancing.triggers import TriggerState, parse_trigger_state
-from manager import inbox, journal
+from manager import inbox
+from manager.journal import WentBack
 from manager.lease import Fenced, Lease
+from manager.pen import Pen, go_on
 from manager.settings import ManagerSettings
 from manager.snapshots import snapshot_text
 from manager.store import Heartbeat, ManagerStore, now_ms
@@ -53,12 +54,6 @@ log = logging.getLogger("trimtab.manager")
 
 REQUESTS_AT_ONCE: Final = 20
 """Per turn: the query's batches are not kept waiting."""
-SLOW_S: Final = 0.05
-"""Publishing should take less."""
-
-
-def _go_on(point: str) -> None:
-    """The default at crash points: nothing happens."""
 
 
 class QueryRunner:
@@ -71,7 +66,7 @@ class QueryRunner:
         holder: str,
         settings: ManagerSettings | None = None,
         *,
-        crash: Callable[[str], None] = _go_on,
+        crash: Callable[[str], None] = go_on,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings or ManagerSettings()
@@ -83,14 +78,12 @@ class QueryRunner:
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self.publish_s = 0.0
-        """How long the last publication took."""
-        self._journal = journal.LeaderJournal(store.client, query, self.lease)
-        self._crash, self._clock = crash, clock
+        self.pen = Pen(store, query, self.lease, crash=crash, clock=clock)
+        self._clock = clock
         self._loaded = False
         self._snapshot_at = -float("inf")
         self._snapshot_of: Heartbeat | None = None
-        self._alarmed: set[str] = set()
+        self._announced: set[str] = set()
 
     def _ignorant(self) -> Steering:
         return Steering(query=self.query, stalls=Stalls(patience_s=self.settings.stalled_s))
@@ -113,7 +106,7 @@ class QueryRunner:
             except Fenced as error:
                 log.warning("%s: %s; standing down", self.query, error)
                 self._forget()
-            except journal.WentBack as error:
+            except WentBack as error:
                 # The next turn begins with putting it right.
                 log.warning("%s: Redis went back: %s", self.query, error)
             except (RedisError, OSError, TimeoutError) as error:
@@ -141,7 +134,7 @@ class QueryRunner:
         if not self.watch.running or bound is None:
             await self.handle(QueryStopped(now_ms=now_ms()))
             return
-        if not self._loaded or await self._journal.went_back():
+        if not self._loaded or await self.pen.journal.went_back():
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
@@ -185,7 +178,7 @@ class QueryRunner:
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
-        self._journal.forget()
+        self.pen.journal.forget()
 
     def _note_problem(self, problem: str) -> None:
         if not self.problem:
@@ -196,18 +189,18 @@ class QueryRunner:
 
     async def _announce(self, problem: str) -> None:
         """To people, once: the query is not managed until a turn succeeds, whoever leads."""
-        if self.problem or problem in self._alarmed:
+        if self.problem or problem in self._announced:
             return
         with contextlib.suppress(RedisError, OSError):
             await self.store.alarm(self.query, "manager", f"the manager fails: {problem}")
-            self._alarmed.add(problem)
+            self._announced.add(problem)
 
     def _longer(self, delay_s: float) -> float:
         return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
 
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
-        await self._journal.begin()
+        await self.pen.journal.begin()
         records = await self.store.records(self.query)
         if self._loaded:
             lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
@@ -273,46 +266,13 @@ class QueryRunner:
 
     async def _execute(self, instruction: Instruction) -> None:
         if isinstance(instruction, Write):
-            await self._write(instruction)
+            await self.pen.write(instruction)
         elif isinstance(instruction, PublishEpoch):
-            await self._publish(instruction.epoch)
+            await self.pen.publish(instruction.epoch, Write(then=instruction.then))
         # Held only now: what it leads to is durable.
         self.steering = instruction.then
         if isinstance(instruction, Propose):
             await self._propose(instruction)
-
-    async def _write(self, write: Write) -> None:
-        # An alarm is raised once for each text: what is wrong is wrong in every turn.
-        fresh = tuple(alarm for alarm in write.alarms if alarm.text not in self._alarmed)
-        stale = {alarm.text for alarm in write.alarms} - {alarm.text for alarm in fresh}
-        events = tuple(event for event in write.events if not (event.kind == "alarm" and event.text in stale))
-        for alarm in fresh:
-            log.error("%s: %s", self.query, alarm.text)
-        # A turn may take long (a new leader has much to catch up with), so the lease is seen to here as well.
-        await self.lease.keep()
-        if write.proposal is not None:
-            await self.store.save_proposal(write.proposal)
-        if write.point:
-            self._crash(f"before:{write.point}")
-        await self._journal.write(replace(write, alarms=fresh, events=events), now_ms())
-        if write.point:
-            self._crash(f"after:{write.point}")
-        self._alarmed |= {alarm.text for alarm in fresh}
-
-    async def _publish(self, epoch: Epoch) -> None:
-        self._crash("before:publish")
-        started = self._clock()
-        try:
-            await self._journal.publish(epoch)
-        except journal.Overtaken as error:
-            log.info("%s: epoch %d not published: %s", self.query, epoch.number, error)
-            return
-        self.publish_s = self._clock() - started
-        if self.publish_s > SLOW_S:
-            log.warning("%s: publishing epoch %d took %.0f ms", self.query, epoch.number, self.publish_s * 1000)
-        self._crash("after:publish")
-        notice = Notice(kind="epoch", text=f"epoch {epoch.number} published", data={"epoch": epoch.number})
-        await self._write(Write(then=self.steering, events=(notice,)))
 
     async def _propose(self, propose: Propose) -> None:
         # Hundreds of milliseconds for thousands of groups: not in the event loop.
@@ -347,6 +307,5 @@ class QueryRunner:
             return
         snapshot = self._snapshot()
         if snapshot is not None:
-            await self.lease.keep()
-            await self._journal.write_snapshot(snapshot_text(snapshot), now_ms())
+            await self.pen.write_snapshot(snapshot_text(snapshot))
             self._snapshot_at, self._snapshot_of = self._clock(), heard
