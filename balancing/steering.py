@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from balancing.audit import Audit
+from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
 from balancing.compose import NotComposable, compose
 from balancing.happenings import (
@@ -353,7 +353,7 @@ class _Turn:
     ) -> None:
         """Journal a rebalance that was granted. Its migrations begin in this turn, their audits with the next batch."""
         accepted = accept(request, situation, snapshot, self.now_ms)
-        audit = Audit(newest_batch=situation.committed)
+        audit = MigrationAudit(newest_batch=situation.committed)
         migrations = tuple(replace(each, audit=audit) for each in accepted.migrations)
         rebalance = accepted.rebalance
         self.now = self.now.holding(*migrations).with_rebalance(rebalance)
