@@ -193,7 +193,7 @@ def test_waves_follow_each_other_and_share_an_epoch() -> None:
 
 def test_ptlb_has_one_wave() -> None:
     migration = after(ptlb(0, 1), *asked(0, 1))
-    with pytest.raises(ProtocolError, match="splits a protocol into waves"):
+    with pytest.raises(ProtocolError, match="splits ptlb into waves"):
         migration.handle(WaveAllowed(migration=M, groups=(0,)))
 
 
