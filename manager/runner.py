@@ -34,16 +34,14 @@ from balancing.happenings import (
 )
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
-from balancing.policies import policy_named
-from balancing.proposal import make_proposal
 from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.steering import Steering
-from balancing.triggers import TriggerState, parse_trigger_state
 from manager import inbox
-from manager.journal import WentBack
+from manager.journal import LeaderJournal, WentBack
 from manager.lease import Fenced, Lease
 from manager.pen import Pen, go_on
+from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
 from manager.snapshots import snapshot_text
 from manager.store import Heartbeat, ManagerStore, now_ms
@@ -63,22 +61,20 @@ class QueryRunner:
         self,
         store: ManagerStore,
         query: str,
-        holder: str,
-        settings: ManagerSettings | None = None,
+        lease: Lease,
+        journal: LeaderJournal,
+        settings: ManagerSettings,
         *,
         crash: Callable[[str], None] = go_on,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.settings = settings or ManagerSettings()
-        self.query, self.store = query, store
-        self.watch = Watch(store, query, self.settings, clock)
-        ttl_s, renew_s = self.settings.lease_ttl_s, self.settings.lease_renew_s
-        self.lease = Lease(store.client, query, holder, ttl_s=ttl_s, renew_s=renew_s, clock=clock)
+        self.settings, self.query, self.store, self.lease = settings, query, store, lease
+        self.watch = Watch(store, query, settings, clock)
+        self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self.pen = Pen(store, query, self.lease, crash=crash, clock=clock)
         self._clock = clock
         self._loaded = False
         self._snapshot_at = -float("inf")
@@ -213,7 +209,7 @@ class QueryRunner:
                     migrations=records.migrations,
                     rebalances=records.rebalances,
                     unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
-                    trigger=await self._remembered(),
+                    trigger=await self.store.trigger_state(self.query),
                 )
             )
         self._loaded = True
@@ -222,13 +218,6 @@ class QueryRunner:
         if newest:
             missed = tuple(await self.watch.past(min(newest) + 1))
             await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))
-
-    async def _remembered(self) -> TriggerState:
-        body = await self.store.decision(self.query)
-        try:
-            return TriggerState() if body is None else parse_trigger_state(body["state"])
-        except (KeyError, TypeError, ValueError):
-            return TriggerState()
 
     # -- what steering is told
 
@@ -275,17 +264,7 @@ class QueryRunner:
             await self._propose(instruction)
 
     async def _propose(self, propose: Propose) -> None:
-        # Hundreds of milliseconds for thousands of groups: not in the event loop.
-        settings, snapshot = propose.settings, propose.snapshot
-        proposal = await asyncio.to_thread(
-            make_proposal,
-            snapshot,
-            policy_named(settings.policy),
-            settings,
-            id=f"p-{secrets.token_hex(6)}",
-            wave_bytes=snapshot.wave_bytes(settings.max_pause_ms),
-            reason=propose.decision.why,
-        )
+        proposal = await propose_aside(propose)
         situation = self.situation()
         if situation is not None:
             await self.handle(
@@ -293,7 +272,7 @@ class QueryRunner:
                     now_ms=now_ms(),
                     decision=propose.decision,
                     proposal=proposal,
-                    settings=settings,
+                    settings=propose.settings,
                     situation=situation,
                     snapshot=self._snapshot(),
                     request_id=f"auto-{secrets.token_hex(6)}",
@@ -309,3 +288,19 @@ class QueryRunner:
         if snapshot is not None:
             await self.pen.write_snapshot(snapshot_text(snapshot))
             self._snapshot_at, self._snapshot_of = self._clock(), heard
+
+
+def make_runner(
+    store: ManagerStore,
+    query: str,
+    holder: str,
+    settings: ManagerSettings | None = None,
+    *,
+    crash: Callable[[str], None] = go_on,
+    clock: Callable[[], float] = time.monotonic,
+) -> QueryRunner:
+    """A runner with a lease and a journal in the store's Redis."""
+    chosen = settings or ManagerSettings()
+    lease = Lease(store.client, query, holder, ttl_s=chosen.lease_ttl_s, renew_s=chosen.lease_renew_s, clock=clock)
+    journal = LeaderJournal(store.client, query, lease)
+    return QueryRunner(store, query, lease, journal, chosen, crash=crash, clock=clock)

@@ -40,7 +40,7 @@ class ManagerService:
         self.settings = settings or ManagerSettings()
         self.holder = holder or holder_name()
         self.runners: dict[str, QueryRunner] = {}
-        self._make_runner = make_runner or (lambda query: QueryRunner(store, query, self.holder, self.settings))
+        self._make_runner = make_runner or (lambda query: make_runner(store, query, self.holder, self.settings))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
