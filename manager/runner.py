@@ -1,15 +1,12 @@
 """Runs one query's migrations: watches Redis, tells steering what happened, executes what it answers.
 
 All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, writing
-and publications, one at a time; what an instruction leads to is held only once it has been executed. Whatever goes
-wrong, the next turn begins with what Redis and the bound epoch say: losing the lease, an answer or all of Redis leads
-there. A manager that does not lead watches, and takes over when the lease ends.
+and publications, one at a time; what an instruction leads to is held only once it has been executed. A manager that
+does not lead watches, and takes over when the lease ends.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -17,7 +14,6 @@ from collections.abc import Callable
 from typing import Final
 
 from balancing.stalls import Stalls
-from redis.exceptions import RedisError
 
 from balancing.happenings import (
     BatchCommitted,
@@ -38,7 +34,7 @@ from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.steering import Steering
 from manager import inbox
-from manager.journal import LeaderJournal, WentBack
+from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.pen import Pen, go_on
 from manager.proposing import propose_aside
@@ -55,7 +51,7 @@ REQUESTS_AT_ONCE: Final = 20
 
 
 class QueryRunner:
-    """One query, as one manager sees it. `run()` until stopped, or `turn()` by hand."""
+    """One query, as one manager sees it: `turn()` after `turn()` (manager.keeping)."""
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class QueryRunner:
         self._loaded = False
         self._snapshot_at = -float("inf")
         self._snapshot_of: Heartbeat | None = None
-        self._announced: set[str] = set()
 
     def _ignorant(self) -> Steering:
         return Steering(query=self.query, stalls=Stalls(patience_s=self.settings.stalled_s))
@@ -87,39 +82,6 @@ class QueryRunner:
     @property
     def leading(self) -> bool:
         return self.lease.held
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Turns until told to stop. Nothing that Redis or a query does ends it; the lease is handed back at the end."""
-        delay_s = self.settings.poll_s
-        while not stop.is_set():
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                # The Redis client (8.1) swallows a cancellation that meets it while it reads.
-                raise asyncio.CancelledError
-            try:
-                await self.turn()
-                self.problem = ""
-                delay_s = self.settings.poll_s
-            except Fenced as error:
-                log.warning("%s: %s; standing down", self.query, error)
-                self._forget()
-            except WentBack as error:
-                # The next turn begins with putting it right.
-                log.warning("%s: Redis went back: %s", self.query, error)
-            except (RedisError, OSError, TimeoutError) as error:
-                self._note_problem(f"Redis does not answer: {error}")
-                delay_s = self._longer(delay_s)
-            except Exception as error:
-                # A bug must not take the other queries' manager down with it.
-                log.exception("%s: a turn failed", self.query)
-                problem = f"{type(error).__name__}: {error}"
-                await self._announce(problem)
-                self._note_problem(problem)
-                delay_s = self._longer(delay_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await stop.wait()
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            await self.lease.release()
 
     async def turn(self) -> None:
         """One look at the query, and all that follows from it."""
@@ -161,7 +123,7 @@ class QueryRunner:
                 raise Fenced(f"token {self.lease.fence} is older than the epoch's, {newest}")
             await self.lease.keep()
             return True
-        self._forget()
+        self.stand_down()
         # Without an epoch nobody knows which token would be large enough: the driver will put it back.
         if not epochs or not await self.lease.acquire(newest):
             return False
@@ -169,30 +131,19 @@ class QueryRunner:
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 
-    def _forget(self) -> None:
+    def stand_down(self) -> None:
         """What a leader knows comes from the journal; whoever does not lead knows nothing."""
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
         self.pen.journal.forget()
 
-    def _note_problem(self, problem: str) -> None:
+    def doubt(self, problem: str) -> None:
+        """Something failed: a write may have happened although its answer was lost, so the journal is read again."""
         if not self.problem:
             log.warning("%s: %s", self.query, problem)
         self.problem = problem
-        # A write may have happened although its answer was lost: read again what the journal says.
         self._loaded = False
-
-    async def _announce(self, problem: str) -> None:
-        """To people, once: the query is not managed until a turn succeeds, whoever leads."""
-        if self.problem or problem in self._announced:
-            return
-        with contextlib.suppress(RedisError, OSError):
-            await self.store.alarm(self.query, "manager", f"the manager fails: {problem}")
-            self._announced.add(problem)
-
-    def _longer(self, delay_s: float) -> float:
-        return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
 
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""

@@ -86,4 +86,4 @@ class ManagerService:
         if task is not None:
             log.error("%s: its runner ended: %s; another begins", query, task.exception())
         runner = self.runners[query] = self._make_runner(query)
-        self._tasks[query] = asyncio.create_task(runner.run(self._stop), name=f"trimtab-{query}")
+        self._tasks[query] = asyncio.create_task(keep_turning(runner, self._stop), name=f"trimtab-{query}")
