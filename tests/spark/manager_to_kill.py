@@ -23,7 +23,7 @@ async def main(url: str, point: str) -> None:
     def runner(query: str) -> QueryRunner:
         return make_runner(store, query, "to-be-killed", settings, crash=crash)
 
-    await ManagerService(store, settings, make_runner=runner).run()
+    await ManagerService(store, settings, runner_for=runner).run()
 
 
 if __name__ == "__main__":
