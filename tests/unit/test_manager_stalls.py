@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from balancing.committed import CommittedBatch
-from manager.runner import QueryRunner, make_runner
 from manager.stalls import Stalls
+
+from balancing.committed import CommittedBatch
+from manager.runner import make_runner
 from manager.store import ManagerStore
 from tests.checkers.migrations import parallel_track
 from trimtab.epochs import first_epoch
