@@ -1,14 +1,12 @@
-"""From committed batches to events, and the audit of what they tell."""
+"""From committed batches to events."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from balancing.audit import Audit, parse_audit
 from balancing.committed import CommittedBatch
 from balancing.pacing import MARGIN, budget, next_wave
 from balancing.protocols import (
@@ -222,105 +220,3 @@ def test_budget() -> None:
     assert budget(median_batch_ms=1000, ns_per_byte=10) == int(500e6 / 10 * MARGIN)
     assert budget(median_batch_ms=1000, ns_per_byte=0) is None
     assert budget(median_batch_ms=0, ns_per_byte=10) is None
-
-
-def rows(worker: int, move: Move, role: str, state: str, arrived: int, seen: int = 0, **changes: Any) -> WorkerReport:
-    counted = told(move, role, state, arrived={"0": arrived}, **changes)
-    return report(worker, counted, seen_rows={"0": seen} if seen else {})
-
-
-def test_audit_of_a_clean_transfer() -> None:
-    audit = Audit()
-    audit = audit.add(
-        M,
-        committed(
-            epoch(THERE),
-            rows(0, THERE, "sender", "exported", 4, 4, rows=9, digest="d"),
-            rows(1, THERE, "receiver", "active", 0),
-        ),
-    )
-    second = committed(
-        epoch(THERE),
-        rows(0, THERE, "sender", "exported", 0, 6, rows=9, digest="d"),
-        rows(1, THERE, "receiver", "received", 6, rows=9, digest="d"),
-        batch=8,
-    )
-    audit = audit.add(M, second)
-    assert audit.add(M, second) == audit
-    verdict = audit.verdict()
-    assert verdict.clean
-    assert (verdict.checked_rows, verdict.checked_batches, verdict.unchecked_batches) == (10, 2, 0)
-    assert parse_audit(json.loads(json.dumps(audit.to_json()))) == audit
-
-
-def test_audit_finds_rows_that_did_not_arrive() -> None:
-    lost = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4), rows(1, THERE, "receiver", "active", 0))
-    twice = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 4))
-    assert (Audit().add(M, lost).verdict().lost, Audit().add(M, twice).verdict().doubled) == (1, 4)
-    assert not Audit().add(M, lost).verdict().clean
-
-
-def test_audit_finds_a_package_that_changed() -> None:
-    batch = committed(
-        epoch(THERE),
-        rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"),
-        rows(1, THERE, "receiver", "received", 0, rows=9, digest="e"),
-    )
-    assert "packed 9 rows (d), took in 9 (e)" in Audit().add(M, batch).verdict().problems[0]
-
-
-def test_audit_of_duplicates() -> None:
-    clean = committed(
-        epoch(BOTH),
-        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
-        rows(1, BOTH, "receiver", "active", 4, results={"0": 3}),
-    )
-    assert Audit().add(M, clean).verdict().clean
-    wrong = committed(
-        epoch(BOTH),
-        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
-        rows(1, BOTH, "receiver", "active", 4, results={"0": 2}),
-    )
-    verdict = Audit().add(M, wrong).verdict()
-    assert (verdict.lost, verdict.doubled) == (1, 0)
-
-
-def test_audit_of_rows_that_wait() -> None:
-    def batch(number: int, arrived: int, held: int) -> CommittedBatch:
-        waiting = rows(1, THERE, "receiver", "holding", arrived, arrived, held_rows=held)
-        return committed(
-            epoch(THERE), rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"), waiting, batch=number
-        )
-
-    audit = Audit().add(M, batch(7, 4, 4)).add(M, batch(8, 2, 5))  # one of the two was late
-    assert audit.verdict().clean
-    assert (audit.add(M, batch(9, 1, 4)).lost, audit.add(M, batch(9, 1, 8)).doubled) == (1, 2)
-
-
-def test_audit_guesses_nothing() -> None:
-    """A batch without all reports is unchecked; one without moves of the migration is none of its business."""
-    alone = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4))
-    verdict = Audit().add(M, alone).verdict()
-    assert (verdict.checked_batches, verdict.unchecked_batches) == (0, 1)
-    assert not verdict.clean, "nobody looked"
-    assert Audit().add("other", alone).verdict() == Audit().verdict()
-    two = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
-    assert Audit().add(M, two, workers=3).verdict().unchecked_batches == 1
-
-
-def test_audit_counts_batches_that_nobody_saw() -> None:
-    """Between two that were seen, or between a migration's beginning and its first: unless no move was open there."""
-
-    def batch(number: int, *moves: Move) -> CommittedBatch:
-        reports = (rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
-        return committed(epoch(*moves), *reports, batch=number)
-
-    begun = Audit(newest_batch=4)
-    idle = begun.add(M, batch(7))
-    assert idle.verdict() == Audit().verdict()
-    assert idle.add(M, batch(8, THERE)).verdict().unchecked_batches == 0
-    assert begun.add(M, batch(7, THERE)).verdict().unchecked_batches == 2
-    seen = begun.add(M, batch(5, THERE))
-    assert seen.add(M, batch(9, THERE)).verdict().unchecked_batches == 3
-    closed = seen.add(M, batch(9)).verdict()
-    assert (closed.checked_batches, closed.unchecked_batches, closed.clean) == (1, 3, True)
