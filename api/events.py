@@ -15,7 +15,7 @@ from typing import Final
 import redis
 
 from api.problems import Problem
-from manager.store import Event, ManagerStore
+from manager.store import ManagerStore, StreamEvent
 
 POLL_MS: Final = 500
 LOOK_S: Final = 10.0
@@ -41,7 +41,7 @@ def only_json(accept: str | None) -> bool:
     return (accept or "").partition(";")[0].strip() == "application/json"
 
 
-def sse(event: Event) -> bytes:
+def sse(event: StreamEvent) -> bytes:
     data = json.dumps({**asdict(event)}, separators=(",", ":"))
     return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
 

@@ -17,7 +17,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from manager.requests import QueueFull, Refused
+from balancing.requests import Refused
+from manager.requests import QueueFull
 from trimtab.errors import InvalidInput, TrimtabError
 
 MEDIA_TYPE: Final = "application/problem+json"

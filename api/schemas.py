@@ -6,18 +6,14 @@ become a rebalance without one.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from trimtab.choices import BALANCERS, GROUPS_MAX, PAUSE_MAX_MS, Balancer, MoveMeasure, Order, PolicyName, Strategy
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 
-Strategy = Literal["auto", "ptlb", "mslb"]
-Order = Literal["hot-first", "hot-last"]
-Measure = Literal["cpu", "bytes"]
-GROUPS_MAX = 10_000
-PAUSE_MAX_MS = 3_600_000
 NUMBER_MAX = 2**63
 """No field needs more; beyond it arithmetic on integers and floats differs, or fails."""
 
@@ -51,7 +47,7 @@ def parse_pause(value: object) -> object:
             number = None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= PAUSE_MAX_MS:
         remedy = 'Give more than 0 and at most an hour, such as "500ms", "2 seconds" or 500 (milliseconds).'
-        raise InvalidInput("max_pause", value, "is no duration up to an hour", remedy)
+        raise InvalidInput("max_pause", value, "is not a duration of up to an hour", remedy)
     return float(number)
 
 
@@ -75,7 +71,7 @@ class Body(BaseModel):
         return body
 
 
-class Asked(Body):
+class Mutation(Body):
     """What every mutation may say."""
 
     reason: Reason = ""
@@ -84,7 +80,7 @@ class Asked(Body):
     )
 
 
-class Manner(Asked):
+class Manner(Mutation):
     """How groups are to be moved."""
 
     strategy: Strategy = Field("auto", description="`auto` chooses by the papers' cost models and says why.")
@@ -95,7 +91,7 @@ class Manner(Asked):
 
 
 class ProposalBody(Manner):
-    policy: Literal["level", "pairwise", "drain", "fill"] = Field(
+    policy: PolicyName = Field(
         "level", description="`level`: lowest largest load; `pairwise`: the papers'; `drain`, `fill`: one worker."
     )
     worker: Worker | None = Field(None, description="For drain and fill.")
@@ -104,14 +100,15 @@ class ProposalBody(Manner):
 
     @model_validator(mode="after")
     def _check_worker(self) -> Self:
-        if self.policy in ("drain", "fill") and self.worker is None:
+        balances = self.policy in BALANCERS
+        if not balances and self.worker is None:
             raise InvalidInput("worker", None, f"is missing for the policy {self.policy}", "Name the worker.")
-        if self.policy in ("level", "pairwise") and self.worker is not None:
+        if balances and self.worker is not None:
             raise InvalidInput(
                 "worker",
                 self.worker,
-                f"means nothing to the policy {self.policy}",
-                "Leave it out, or drain or fill it.",
+                f"cannot be combined with the policy {self.policy}",
+                "Leave it out, or use the policy drain or fill.",
             )
         return self
 
@@ -124,8 +121,8 @@ class RebalanceBody(Manner):
     receiver: Worker | None = Field(None, alias="to")
     groups: Groups | None = Field(None, description="Numbers of partition groups of the sender's.")
     amount: Share = Field(None, description="Share of the sender's load to move.", examples=["25%"])
-    measure: Measure = Field("cpu", description="What `amount` is a share of.")
-    policy: Literal["level", "pairwise"] = Field("level", description="Where nothing else is named.")
+    measure: MoveMeasure = Field("cpu", description="What `amount` is a share of.")
+    policy: Balancer = Field("level", description="Where nothing else is named.")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -141,18 +138,23 @@ class RebalanceBody(Manner):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         named = {"from": self.sender, "to": self.receiver, "groups": self.groups, "amount": self.amount}
-        given = [name for name, value in named.items() if value is not None]
-        if self.proposal is not None and given:
+        names = [name for name, value in named.items() if value is not None]
+        if self.proposal is not None and names:
             raise InvalidInput(
-                given[0], named[given[0]], "goes ill with a proposal", "Name a proposal, or a move, not both."
+                names[0],
+                named[names[0]],
+                "cannot be combined with a proposal",
+                "Name a proposal or a move, not both.",
             )
-        if not given:
+        if not names:
             return self
         for name in ("from", "to"):
-            if name not in given:
+            if name not in names:
                 raise InvalidInput(name, None, "is missing", "Name sender (from) and receiver (to).")
         if self.groups is not None and self.amount is not None:
-            raise InvalidInput("amount", self.amount, "goes ill with groups", "Give either groups or an amount.")
+            raise InvalidInput(
+                "amount", self.amount, "cannot be combined with groups", "Give either groups or an amount."
+            )
         if self.groups is None and self.amount is None:
             raise InvalidInput("groups", None, "is missing", "Give the groups to move, or an amount.")
         return self
@@ -172,7 +174,7 @@ class CancelBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong worker"}]})
 
 
-class AutoBody(Asked):
+class AutoBody(Mutation):
     """Settings of the balancer; what is left out stays as it is. Names and ranges: balancing/settings.py."""
 
     enabled: bool | None = Field(None, description="Whether the balancer acts by itself.")
@@ -192,14 +194,14 @@ class AutoBody(Asked):
 
     def changes(self) -> dict[str, Any]:
         """In the balancer's own names."""
-        given = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
-        return {_AUTO_NAMES.get(name, name): value for name, value in given.items()}
+        changes = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
+        return {_AUTO_NAMES.get(name, name): value for name, value in changes.items()}
 
 
 _AUTO_NAMES = {"enabled": "auto", "max_pause": "max_pause_ms"}
 
 
-class RulesBody(Asked):
+class RulesBody(Mutation):
     """What no policy may do; what is left out stays as it is."""
 
     pinned: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Groups that stay where they are.")

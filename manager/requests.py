@@ -13,6 +13,7 @@ from manager.settings import REQUESTS_MAX
 from manager.snapshots import snapshot_age_ms
 from manager.store import Heartbeat, ManagerStore, now_ms
 from trimtab import redis_keys
+from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
 
 # KEYS: requests, rebalances. ARGV: request text, rebalance id ("" for none), its record, most requests.
@@ -53,13 +54,19 @@ async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
     return bool(cast(int, added))
 
 
-async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> Situation:
-    """The query as Redis has it; Refused (404) where there is none."""
+async def newest_epoch(store: ManagerStore, query: str) -> Epoch:
+    """The newest epoch that is published; Refused (404) where there is no such query."""
     epoch = await store.current_epoch(query)
     if epoch is None:
         known = await store.queries()
         remedy = f"There are: {', '.join(known)}." if known else "No query has been started on this Redis yet."
         raise Refused("query", query, "is not known", remedy, 404)
+    return epoch
+
+
+async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> Situation:
+    """The query as Redis has it; Refused (404) where there is none."""
+    epoch = await newest_epoch(store, query)
     heartbeat = await store.heartbeat(query)
     reports = await store.reports(query)
     migrations = await store.open_migrations(query)

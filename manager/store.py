@@ -70,7 +70,7 @@ class Leader:
     fence: int
 
 
-class Unreadable(NamedTuple):
+class UnreadableRecord(NamedTuple):
     """A record that another version of Trimtab wrote, or that was damaged."""
 
     kind: str
@@ -85,7 +85,7 @@ class Records:
 
     migrations: Mapping[str, Migration]
     rebalances: Mapping[str, Rebalance]
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableRecord, ...] = ()
     """Records that have not ended and that nobody will look after: a reason for an alarm."""
 
 
@@ -194,8 +194,8 @@ class ManagerStore:
             migration_texts, rebalance_texts, closed = await pipe.execute()
         migrations, bad_migrations = _parsed(migration_texts, parse_migration)
         rebalances, bad_rebalances = _parsed(rebalance_texts, parse_rebalance)
-        unreadable = [Unreadable("migration", name, problem) for name, problem in bad_migrations.items()]
-        unreadable += [Unreadable("rebalance", name, problem) for name, problem in bad_rebalances.items()]
+        unreadable = [UnreadableRecord("migration", name, problem) for name, problem in bad_migrations.items()]
+        unreadable += [UnreadableRecord("rebalance", name, problem) for name, problem in bad_rebalances.items()]
         ended = set(closed)
         return Records(
             migrations=migrations,

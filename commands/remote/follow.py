@@ -64,8 +64,8 @@ def step_words(migration: Json) -> str:
     done = len(migration["moved"])
     waves = f", {done} of {len(migration['groups'])} groups there" if len(migration["waves"]) > 1 else ""
     eta = "" if migration["eta_s"] is None else f", about {migration['eta_s']:.0f} s to go"
-    if not eta and migration["state"] == "duplicating":
-        eta = ", waits for event time"
+    if not eta and migration["waits_for_event_time"]:
+        eta = ", waits for event time to advance"
     name = migration["message"] or "waiting"
     return f"step {migration['step']}/{migration['steps']} {name}{waves}{eta}"
 
