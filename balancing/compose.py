@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from balancing.protocols.migration import Migration, Wave, taken_groups
-from balancing.protocols.table import State
-from trimtab.epochs import Epoch
+from balancing.protocols.table import BACK, State
+from trimtab.epochs import Epoch, breaks_between
 from trimtab.errors import TrimtabError
-from trimtab.moves import DUPLICATE, TRANSFER, ComputePartitionsToMove, Move, moves_of
+from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way
 
 
 class NotComposable(TrimtabError):
@@ -36,16 +36,14 @@ def compose(previous: Epoch, migrations: Iterable[Migration], fence: int) -> Epo
     for migration in active:
         for number, wave in enumerate(migration.waves, 1):
             next_epoch.add(migration, number, wave)
-    next_epoch.check()
-    commands = [_question(migration, active).to_json() for migration in active if migration.state == State.CHOOSING]
-    moves = tuple(move.to_json() for move in next_epoch.moves.values())
-    if (tuple(next_epoch.owners), moves, tuple(commands)) == (
-        previous.owners,
-        previous.migrations,
-        previous.commands,
-    ):
+    questions = tuple(_question(migration, active) for migration in active if migration.state == State.CHOOSING)
+    moves = tuple(next_epoch.moves.values())
+    if (tuple(next_epoch.owners), moves, questions) == (previous.owners, previous.moves, previous.questions):
         return None
-    return previous.successor(next_epoch.owners, fence=fence, migrations=moves, commands=tuple(commands))
+    epoch = previous.successor(next_epoch.owners, fence=fence, moves=moves, questions=questions)
+    for problem in breaks_between(previous, epoch):
+        raise NotComposable(problem)
+    return epoch
 
 
 def _question(migration: Migration, active: list[Migration]) -> ComputePartitionsToMove:
@@ -59,6 +57,7 @@ def _question(migration: Migration, active: list[Migration]) -> ComputePartition
         measure=request.measure,
         groups=request.groups,
         excluded=tuple(sorted(excluded)),
+        ships=migration.table.ships,
     )
 
 
@@ -68,23 +67,20 @@ class _Composition:
     def __init__(self, previous: Epoch) -> None:
         self.number = previous.number + 1
         self.owners = list(previous.owners)
-        self.moves = {move.id: move for move in moves_of(previous)}
+        self.moves = {move.id: move for move in previous.moves}
 
     def add(self, migration: Migration, number: int, wave: Wave) -> None:
-        name, undo = migration.move_id(number), migration.undo_id(number)
-        was_open = name in self.moves
-        if wave.state == migration.table.closing:
-            self._close(migration, number, wave, migration.receiver)
-        elif wave.state == State.RESTORING:
-            self._close(migration, number, wave, migration.sender)
-        elif wave.final:
+        name = migration.move_id(number)
+        move = self.moves.get(name)
+        owner = migration.awaited_owner(wave)
+        if wave.final:
             return
-        elif not was_open:
+        if owner is not None:
+            self._close(move, wave, owner)
+        elif move is None:
             self._open(migration, name, wave)
-        elif wave.state == State.RETURNING and migration.table.name == "mslb":
-            self._bring_back(migration, name, undo, wave)
-        elif self.moves[name].digest != wave.digest:
-            self.moves[name] = replace(self.moves[name], digest=wave.digest)
+        elif move.kind == Kind.TRANSFER:
+            self.moves[name] = replace(move, way=_way(wave, move), digest=wave.digest)
 
     def _open(self, migration: Migration, name: str, wave: Wave) -> None:
         """Step 3 of both protocols.
@@ -94,54 +90,41 @@ class _Composition:
         """
         if wave.was_open or any(self.owners[group] != migration.sender for group in wave.groups):
             return
+        moving = [move.id for move in self.moves.values() if set(move.groups) & set(wave.groups)]
+        if moving:
+            raise NotComposable(f"{name} takes groups that {', '.join(moving)} moves")
         self.moves[name] = Move(
             id=name,
-            kind=DUPLICATE if migration.table.name == "ptlb" else TRANSFER,
+            kind=migration.table.kind,
             groups=wave.groups,
             sender=migration.sender,
             receiver=migration.receiver,
             epoch=self.number,
         )
 
-    def _bring_back(self, migration: Migration, name: str, undo: str, wave: Wave) -> None:
-        """The same groups, the other way. Stands after the move it undoes: split applies them in this order."""
-        there = self.moves[name]
-        if undo in self.moves:
-            self.moves[undo] = replace(self.moves[undo], digest=wave.undo_digest)
-            return
-        self.moves[undo] = Move(
-            id=undo,
-            kind=TRANSFER,
-            groups=there.groups,
-            sender=migration.receiver,
-            receiver=migration.sender,
-            epoch=self.number,
-            undoes=name,
-        )
-
-    def _close(self, migration: Migration, number: int, wave: Wave, owner: int) -> None:
+    def _close(self, move: Move | None, wave: Wave, owner: int) -> None:
         """Step 8 of MSLB, step 5 of PTLB, or the end of the way back.
 
-        Only from an epoch that this end can follow: a transfer ends at its sender by way of its undo, and at its
-        receiver without one. Where it cannot, the journal is behind, and `reconcile` puts it right.
+        Only from an epoch that this end can follow: a transfer ends at its receiver while it goes there, and at its
+        sender once it came back. Where it cannot, the journal is behind, and `reconcile` puts it right.
         """
-        name, undo = migration.move_id(number), migration.undo_id(number)
-        by_undo = owner == migration.sender and migration.table.name == "mslb"
-        if name not in self.moves or (undo in self.moves) != by_undo:
+        if move is None or (move.kind == Kind.TRANSFER and owner != _heir(move)):
             return
-        del self.moves[name]
-        self.moves.pop(undo, None)
+        del self.moves[move.id]
         for group in wave.groups:
             self.owners[group] = owner
 
-    def check(self) -> None:
-        """One owner per group and one way for it to go: an epoch in which that is not so is never published."""
-        moving: dict[int, Move] = {}
-        for move in self.moves.values():
-            for group in move.groups:
-                other = moving.get(group)
-                if other is None and self.owners[group] != move.sender:
-                    raise NotComposable(f"{move.id} takes group {group} from worker {move.sender}, not its owner")
-                if other is not None and (not move.undoes or move.undoes != other.id):
-                    raise NotComposable(f"group {group} is in {other.id} and in {move.id}")
-                moving[group] = move
+
+def _heir(move: Move) -> int | None:
+    if move.way.back:
+        return move.sender
+    return move.receiver if move.way == Way.THERE else None
+
+
+def _way(wave: Wave, move: Move) -> Way:
+    """Where the epoch says that a transfer goes: one step at a time, and never forward again."""
+    if wave.state in BACK and move.way == Way.THERE:
+        return Way.RECALLED
+    if wave.state == State.RESTORING and move.way == Way.RECALLED:
+        return wave.way
+    return move.way

@@ -102,8 +102,23 @@ class HeldTooLong(Event):
     problem: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoreRefused(Event):
+    """Step 2 of MSLB: the sender tried the transfer store, and it does not work. Nothing is opened."""
+
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallAnswered(Event):
+    """MSLB, way back: the receiver says what it had done with the rows when it was recalled; nothing changes that."""
+
+    joined: bool
+    """It had the package, so it joined them and made their results; else it held them."""
+
+
 class Returned(Event):
-    """The sender has everything again (MSLB), or had it all the time (PTLB)."""
+    """The sender has everything again (MSLB), or had it all the time and the move was seen open (PTLB)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """A migration: groups on their way from one worker to another, as a machine without I/O, clock or chance.
 
-`handle(event)` answers with instructions and changes nothing: the migration that follows is *in* the Journal
-instruction, and whoever enacts it writes that one durably first and holds it only then. So a step is journaled before
-it is enacted by construction, and a crash between two instructions leaves a migration that any manager can go on with.
+`handle(event)` answers with instructions and changes nothing: the migration that follows is *in* the JournalStep, and
+whoever executes it writes that one durably first and holds it only then. So a step is journaled before anything follows
+from it by construction, and a crash between two steps leaves a migration that any manager can go on with.
 
 Which transitions there are is in the tables (mslb.py, ptlb.py). A migration has *waves*: groups that move together.
 Steps 1 and 2 run once, step 3 and those after it once per wave; PTLB has a single wave.
@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from balancing.audit import Audit, parse_audit
-from balancing.names import move_id, undo_id
 from balancing.protocols.events import (
     CancelRequested,
     Event,
@@ -25,12 +24,15 @@ from balancing.protocols.events import (
     NothingToMove,
     PackageReady,
     PartitionsToMove,
+    RecallAnswered,
+    StoreRefused,
     WaveAllowed,
 )
-from balancing.protocols.mslb import MSLB, SHIPPING
+from balancing.protocols.mslb import MSLB
 from balancing.protocols.ptlb import PTLB
-from balancing.protocols.table import FINAL, Row, State, Table
+from balancing.protocols.table import BACK, FINAL, Row, State, Table
 from trimtab.errors import TrimtabError
+from trimtab.moves import Kind, Way, move_id
 
 TABLES: Final[dict[str, Table]] = {"mslb": MSLB, "ptlb": PTLB}
 
@@ -38,7 +40,7 @@ COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled-back"
 IN_PART: Final = "committed-in-part"
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 STORY_KEPT: Final = 300
 STORY_BEGINNING: Final = 20
@@ -80,7 +82,8 @@ class Wave:
     """Of the sender's package, as its durable record has it."""
     digest: str = ""
     """Published with the move, once the receiver could not tell which package to take."""
-    undo_digest: str = ""
+    way: Way = Way.THERE
+    """JOINED or HELD: what the receiver answered to the recall."""
     held_since: int = -1
     """Batch in which rows were first seen waiting; -1: none do."""
 
@@ -88,14 +91,9 @@ class Wave:
     def final(self) -> bool:
         return self.state in FINAL
 
-    @property
-    def shipping(self) -> bool:
-        """Whether its groups are being packed or taken in, there or back, or will be in the next batches."""
-        return self.state in SHIPPING
-
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class StoryLine:
     """A line of the migration's story."""
 
     at_ms: int
@@ -142,7 +140,7 @@ class Migration:
     """Why it did not end as asked, in words."""
     adopted: bool = False
     """Made again from the open moves of a bound epoch, because the journal was gone."""
-    story: tuple[Entry, ...] = ()
+    story: tuple[StoryLine, ...] = ()
     audit: Audit = field(default_factory=Audit)
 
     @property
@@ -157,7 +155,7 @@ class Migration:
     @property
     def step(self) -> int:
         """The newest step of the paper that was journaled."""
-        return next((entry.step for entry in reversed(self.story) if entry.step), 0)
+        return next((line.step for line in reversed(self.story) if line.step), 0)
 
     @property
     def done(self) -> bool:
@@ -177,18 +175,21 @@ class Migration:
     def moved_groups(self) -> tuple[int, ...]:
         return tuple(group for wave in self.waves if wave.state == State.COMMITTED for group in wave.groups)
 
+    def awaited_owner(self, wave: Wave) -> int | None:
+        """Who is to own the wave's groups in an epoch without its move; None where the move is not to be closed yet."""
+        if wave.state == self.table.closing:
+            return self.receiver
+        return self.sender if wave.state == State.CLEARING else None
+
     def move_id(self, wave: int) -> str:
         return move_id(self.id, wave)
 
-    def undo_id(self, wave: int) -> str:
-        return undo_id(self.id, wave)
-
     def render_story(self) -> str:
         head = f"migration {self.id} ({self.strategy}, {self.query}): worker {self.sender} -> worker {self.receiver}"
-        return "\n".join([head, *(f"  {entry.render()}" for entry in self.story)])
+        return "\n".join([head, *(f"  {line.render()}" for line in self.story)])
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What is to be done about an event: nothing if it is told again; ProtocolError if it cannot happen."""
+        """What is to be done about an event: nothing if it is a duplicate; ProtocolError if it cannot happen."""
         if event.migration != self.id:
             raise ProtocolError(self, event, f"is for migration {event.migration}")
         if isinstance(event, CancelRequested):
@@ -220,22 +221,24 @@ class Migration:
         changed = replace(self, first_state=row.next)
         if isinstance(event, PartitionsToMove):
             changed = replace(changed, chosen=event.groups, remaining=event.groups, since=event.epoch)
-        if isinstance(event, NothingToMove):
+        if isinstance(event, NothingToMove | StoreRefused):
             changed = replace(changed, problem=event.problem)
         if row.next in FINAL:
             changed = replace(changed, outcome=ROLLED_BACK)
-        return changed._told(event, row, 0)
+        return changed._stepped(event, row, 0)
 
     def _next_wave(self, event: WaveAllowed) -> list[Instruction]:
         row = self.table.find(self.state, WaveAllowed)
         if row is None or not event.groups or not set(event.groups) <= set(self.remaining):
             return self._impossible(event)
-        if self.strategy == "ptlb" and set(event.groups) != set(self.remaining):
-            raise ProtocolError(self, event, "splits PTLB into waves: it pauses nothing, so it needs none")
+        if not self.table.paced and set(event.groups) != set(self.remaining):
+            raise ProtocolError(
+                self, event, f"splits {self.table.name} into waves: it pauses nothing, so it needs none"
+            )
         wave = Wave(groups=tuple(sorted(event.groups)), state=row.next, seen=max(self.since, event.epoch))
         remaining = tuple(group for group in self.remaining if group not in event.groups)
         changed = replace(self, waves=(*self.waves, wave), remaining=remaining)
-        return changed._told(event, row, len(changed.waves))
+        return changed._stepped(event, row, len(changed.waves))
 
     def _in_wave(self, event: Event, row: Row) -> list[Instruction]:
         before = self.waves[event.wave - 1]
@@ -250,21 +253,19 @@ class Migration:
                 wave = replace(wave, rows=event.rows, bytes=event.bytes, packed_digest=event.digest)
             case ExportFailed() | HeldTooLong():
                 problem = problem or event.problem
-                if row.next == before.state:
-                    return [Tell("alarm", f"{self.id}, wave {event.wave}: rows still wait: {event.problem}")]
+            case RecallAnswered():
+                wave = replace(wave, way=Way.JOINED if event.joined else Way.HELD)
             case Holding():
                 wave = self._holding(before, event)
                 if wave == before:
                     return []
             case _:
                 pass
-        return self.with_wave(event.wave, wave, problem=problem)._told(event, row, event.wave)
+        return self.with_wave(event.wave, wave, problem=problem)._stepped(event, row, event.wave)
 
     def _holding(self, wave: Wave, event: Holding) -> Wave:
         """Note since when rows wait, and which package is the one."""
         since = event.batch if wave.held_since < 0 else wave.held_since
-        if wave.state == State.RETURNING:
-            return replace(wave, held_since=since, undo_digest=event.digest or wave.undo_digest)
         return replace(wave, held_since=since, digest=event.digest or wave.digest)
 
     def _cancel(self, event: CancelRequested) -> list[Instruction]:
@@ -272,10 +273,11 @@ class Migration:
         state = self.state
         cause = f"cancelled by {event.by or 'somebody'}" + (f": {event.cause}" if event.cause else "")
         if self.done or (state in self.table.refusing and not self.remaining):
-            return [Tell("refused", f"{self.id} cannot be cancelled any more: it is {self.outcome or state}")]
+            text = f"{self.id} cannot be cancelled any more: it is {self.outcome or state}"
+            return [Tell("refused", text, self.id)]
         if state in self.table.refusing:
             changed = replace(self, remaining=(), problem=self.problem or cause)
-            return changed._ended()._told(event, Row(state, CancelRequested, state, 0, "Cancel"), len(self.waves))
+            return changed._ended()._stepped(event, Row(state, CancelRequested, state, 0, "Cancel"), len(self.waves))
         row = self.table.find(state, CancelRequested)
         if row is None:
             return [] if self.table.ignores(state, CancelRequested) else self._impossible(event)
@@ -287,7 +289,7 @@ class Migration:
     def with_wave(self, number: int, wave: Wave, *, problem: str = "") -> Migration:
         """With another wave `number`. One that goes back takes those not yet begun with it."""
         waves = (*self.waves[: number - 1], wave, *self.waves[number:])
-        back = wave.state in (State.RETURNING, State.RESTORING, State.ROLLED_BACK)
+        back = wave.state in BACK or wave.state == State.ROLLED_BACK
         remaining = () if back else self.remaining
         return replace(self, waves=waves, remaining=remaining, problem=problem or self.problem)._ended()
 
@@ -301,33 +303,34 @@ class Migration:
         return replace(self, outcome=IN_PART if moved else ROLLED_BACK)
 
     def noted(self, message: str, now_ms: int, note: str, wave: int = 0) -> list[Instruction]:
-        """Journal this migration with a line of its story that is no transition of the table (see reconcile.py)."""
+        """Journal this migration with a line of its story that is not a transition of the table (reconcile.py)."""
         state = self.outcome or self.state
-        entry = Entry(at_ms=now_ms, wave=wave, step=0, message=message, state=state, note=note)
-        changed = self._with_entry(entry)
-        instructions: list[Instruction] = [Journal(changed, 0, f"{self.strategy}:{message.lower()}"), Publish()]
+        changed = self._with_line(StoryLine(at_ms=now_ms, wave=wave, step=0, message=message, state=state, note=note))
+        instructions: list[Instruction] = [JournalStep(changed, 0, f"{self.strategy}:{message.lower()}")]
         if changed.done:
-            instructions.append(Tell("finished", f"{self.id} {changed.outcome}" + _because(changed.problem)))
+            instructions.append(Tell("finished", f"{self.id} {changed.outcome}" + _because(changed.problem), self.id))
         return instructions
 
-    def _with_entry(self, entry: Entry) -> Migration:
-        story = (*self.story, entry)
+    def _with_line(self, line: StoryLine) -> Migration:
+        story = (*self.story, line)
         if len(story) > STORY_KEPT:
             story = (*story[:STORY_BEGINNING], *story[STORY_BEGINNING + 1 :])
         return replace(self, story=story)
 
-    def _told(self, event: Event, row: Row, wave: int) -> list[Instruction]:
+    def _stepped(self, event: Event, row: Row, wave: int) -> list[Instruction]:
         note = self.problem if row.next in (State.RETURNING, State.ROLLED_BACK) else event.cause
-        entry = Entry(at_ms=event.now_ms, wave=wave, step=row.step, message=row.message, state=row.next, note=note)
-        changed = self._with_entry(entry)
+        changed = self._with_line(
+            StoryLine(at_ms=event.now_ms, wave=wave, step=row.step, message=row.message, state=row.next, note=note)
+        )
         point = f"{self.strategy}:{row.step or row.next}"
-        instructions: list[Instruction] = [Journal(changed, row.step, point)]
-        if row.publishes:
-            instructions.append(Publish())
+        instructions: list[Instruction] = [JournalStep(changed, row.step, point)]
+        if isinstance(event, StoreRefused):
+            instructions.append(Tell("refused", f"{self.id} is refused: {event.problem}", self.id))
         if changed.done:
-            instructions.append(Tell("finished", f"{self.id} {changed.outcome}" + _because(changed.problem)))
-        elif row.next == State.RETURNING and row.state != State.RETURNING:
-            instructions.append(Tell("returning", f"{self.id}, wave {wave} goes back" + _because(changed.problem)))
+            instructions.append(Tell("finished", f"{self.id} {changed.outcome}" + _because(changed.problem), self.id))
+        elif row.next == State.RETURNING:
+            text = f"{self.id}, wave {wave} goes back" + _because(changed.problem)
+            instructions.append(Tell("returning", text, self.id))
         return instructions
 
     def to_json(self) -> dict[str, Any]:
@@ -335,7 +338,7 @@ class Migration:
 
 
 @dataclass(frozen=True)
-class Journal:
+class JournalStep:
     """Write this migration durably, and hold it from then on. Always comes before what it allows."""
 
     migration: Migration
@@ -346,19 +349,15 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Publish:
-    """The epoch is another one now: compose and publish it, once the newest one is bound."""
-
-
-@dataclass(frozen=True)
 class Tell:
     """Let people know."""
 
-    kind: Literal["alarm", "refused", "returning", "finished"]
+    kind: Literal["refused", "returning", "finished"]
     text: str
+    migration: str
 
 
-Instruction = Journal | Publish | Tell
+Instruction = JournalStep | Tell
 
 
 class ProtocolError(TrimtabError):
@@ -381,11 +380,17 @@ def parse_migration(body: Mapping[str, Any]) -> Migration:
     fields["pace"] = Pace(**body["pace"])
     fields["first_state"] = State(body["first_state"])
     fields["waves"] = tuple(
-        Wave(**{**wave, "groups": tuple(wave["groups"]), "state": State(wave["state"])}) for wave in body["waves"]
+        Wave(**{**wave, "groups": tuple(wave["groups"]), "state": State(wave["state"]), "way": Way(wave["way"])})
+        for wave in body["waves"]
     )
-    fields["story"] = tuple(Entry(**entry) for entry in body["story"])
+    fields["story"] = tuple(StoryLine(**line) for line in body["story"])
     fields["audit"] = parse_audit(body["audit"])
     return Migration(**fields)
+
+
+def strategy_of(kind: Kind) -> Literal["mslb", "ptlb"]:
+    """The protocol that opens moves of a kind."""
+    return "ptlb" if PTLB.kind == kind else "mslb"
 
 
 def taken_groups(migrations: Iterable[Migration], but: str = "") -> frozenset[int]:

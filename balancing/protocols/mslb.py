@@ -16,10 +16,12 @@ one batch and the manager learns of them together; each is journaled on its own 
     7 Received                 receiver -> manager  "received", in a committed batch
     8 ReactivatePartitions     manager -> split     the epoch without the transfer: the receiver is the owner
 
-Until step 8 is journaled everything can be brought back: a second transfer, the other way, takes along what the
-receiver has by then (RETURNING), and an epoch without both leaves the sender as the owner (RESTORING). After it the
-only way is forward. A wave that was never opened is opened, and then returned: that its epoch is not to be seen yet
-does not prove that no batch is bound to it.
+Until step 8 is journaled everything can be taken back, and nothing is needed for it but the two workers: the sender
+gets a copy of every row meanwhile and puts it aside. RETURNING: the epoch recalls the transfer; the receiver stops
+taking in and says whether it had joined the rows or held them. RESTORING: the epoch repeats that to the sender, which
+unfreezes its groups and adds the rows that it put aside, without results where the receiver has made them. CLEARING:
+the epoch is without the move. After step 8 the only way is forward. A wave that was never opened is opened, and then
+recalled: that its epoch cannot be seen yet does not prove that no batch is bound to it.
 """
 
 from __future__ import annotations
@@ -38,16 +40,22 @@ from balancing.protocols.events import (
     PackageReady,
     PartitionsToMove,
     Proceed,
+    RecallAnswered,
     Received,
     Returned,
+    StoreRefused,
     WaveAllowed,
 )
 from balancing.protocols.table import Row, State, Table
+from trimtab.moves import Kind
 
 MSLB: Final = Table(
     name="mslb",
     title="MSLB, moving state",
     steps=8,
+    kind=Kind.TRANSFER,
+    paced=True,
+    waits_for_expiry=False,
     rows=(
         Row(State.NEW, Begin, State.CHOOSING, 1, "ComputePartitionsToMove", publishes=True),
         Row(State.CHOOSING, PartitionsToMove, State.CHOSEN, 2, "PartitionsToMove"),
@@ -62,6 +70,8 @@ MSLB: Final = Table(
         Row(State.REACTIVATING, WaveAllowed, State.DEACTIVATING, 3, "DeactivatePartitions", publishes=True),
         Row(State.COMMITTED, WaveAllowed, State.DEACTIVATING, 3, "DeactivatePartitions", publishes=True),
         # Nothing has moved yet.
+        Row(State.NEW, CancelRequested, State.ROLLED_BACK, 0, "Cancel"),
+        Row(State.CHOOSING, StoreRefused, State.ROLLED_BACK, 0, "StoreRefused", publishes=True),
         Row(State.CHOOSING, NothingToMove, State.ROLLED_BACK, 0, "NothingToMove", publishes=True),
         Row(State.CHOOSING, CancelRequested, State.ROLLED_BACK, 0, "Cancel", publishes=True),
         Row(State.CHOSEN, CancelRequested, State.ROLLED_BACK, 0, "Cancel", publishes=True),
@@ -75,10 +85,9 @@ MSLB: Final = Table(
         Row(State.SENDING, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),
         Row(State.RECEIVING, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),
         Row(State.RECEIVED, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),
-        Row(State.RETURNING, Holding, State.RETURNING, 0, "Holding", publishes=True),
-        Row(State.RETURNING, HeldTooLong, State.RETURNING, 0, "HeldTooLong"),
-        Row(State.RETURNING, Returned, State.RESTORING, 0, "Returned", publishes=True),
-        Row(State.RESTORING, Applied, State.ROLLED_BACK, 0, "Applied"),
+        Row(State.RETURNING, RecallAnswered, State.RESTORING, 0, "RecallAnswered", publishes=True),
+        Row(State.RESTORING, Returned, State.CLEARING, 0, "Returned", publishes=True),
+        Row(State.CLEARING, Applied, State.ROLLED_BACK, 0, "Applied"),
     ),
     repeated=frozenset(
         {
@@ -91,14 +100,14 @@ MSLB: Final = Table(
             ExportFailed,
             Holding,
             HeldTooLong,
+            StoreRefused,
+            RecallAnswered,
             Returned,
             Applied,
         }
     ),
     refusing=frozenset({State.REACTIVATING, State.COMMITTED}),
+    shipping=frozenset({State.DEACTIVATING, State.DEACTIVATED, State.SENDING, State.RECEIVING}),
     opening=State.DEACTIVATING,
     closing=State.REACTIVATING,
 )
-
-SHIPPING: Final = frozenset({State.DEACTIVATING, State.DEACTIVATED, State.SENDING, State.RECEIVING, State.RETURNING})
-"""States of a wave in which batches pack or take in its groups."""

@@ -23,17 +23,18 @@ from balancing.protocols.events import (
     PackageReady,
     PartitionsToMove,
     Proceed,
+    RecallAnswered,
     Received,
     Returned,
+    StoreRefused,
 )
 from balancing.protocols.migration import Migration, Wave
-from balancing.protocols.table import State
-from trimtab.moves import DUPLICATE, Move, MoveReport, commands_of
+from balancing.protocols.table import BACK, State
+from trimtab.moves import Kind, Move, RoleState, Way
+from trimtab.reports import MoveReport
 
 PATIENCE_BATCHES: Final = 3
 """Rows may wait for a package during this many committed batches before the move goes back."""
-
-_GOING_BACK: Final = frozenset({State.RETURNING, State.RESTORING})
 
 
 def observe(migration: Migration, committed: CommittedBatch, taken: Set[int] = frozenset()) -> list[Event]:
@@ -54,25 +55,28 @@ def observe(migration: Migration, committed: CommittedBatch, taken: Set[int] = f
             continue
         at = {**about, "wave": number}
         move = committed.open_moves.get(migration.move_id(number))
-        undo = committed.open_moves.get(migration.undo_id(number))
         if move is None:
             events += _closed(migration, wave, committed, at)
-        elif move.kind == DUPLICATE:
+        elif move.kind == Kind.DUPLICATE:
             events += _duplicate(wave, move, committed, at)
-        elif undo is not None:
-            events += _way_back(wave, undo, committed, at)
-        elif wave.state not in _GOING_BACK:
+        elif move.way != Way.THERE:
+            events += _way_back(move, committed, at)
+        elif wave.state not in BACK:
             events += _transfer(wave, move, committed, at)
     return events
 
 
 def _answer(migration: Migration, committed: CommittedBatch, taken: Set[int], at: dict[str, Any]) -> list[Event]:
     """Step 2 of both protocols."""
-    asked = any(command.migration == migration.id for command in commands_of(committed.bound))
+    asked = any(question.migration == migration.id for question in committed.bound.questions)
     report = committed.report(migration.sender)
-    if not asked or report is None or migration.id not in report.chosen:
+    answer = report.chosen.get(migration.id) if asked and report is not None else None
+    if answer is None:
         return []
-    groups = tuple(sorted(report.chosen[migration.id]))
+    if answer.problem and migration.table.ships:
+        problem = f"worker {migration.sender} cannot use the transfer store: {answer.problem}"
+        return [StoreRefused(**at, problem=problem)]
+    groups = tuple(sorted(answer.groups))
     wanted = set(migration.request.groups)
     if wanted:
         for problem, some in (
@@ -83,7 +87,7 @@ def _answer(migration: Migration, committed: CommittedBatch, taken: Set[int], at
                 names = ", ".join(map(str, sorted(some)))
                 return [NothingToMove(**at, problem=f"{problem} group {names}")]
     elif taken & set(groups):
-        # Chosen before others were: the command in the next epoch leaves them out, and is answered anew.
+        # Chosen before others were: the question in the next epoch leaves them out, and is answered anew.
         return []
     if not groups:
         return [NothingToMove(**at, problem=f"worker {migration.sender} has no group that comes near the amount asked")]
@@ -91,8 +95,8 @@ def _answer(migration: Migration, committed: CommittedBatch, taken: Set[int], at
 
 
 def _closed(migration: Migration, wave: Wave, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
-    """The move is in the epoch no more: the end of the wave, if the epoch is younger than all it has seen."""
-    wants = {migration.table.closing: migration.receiver, State.RESTORING: migration.sender}.get(wave.state)
+    """The move is not in the epoch any more: the end of the wave, if the epoch is younger than all it has seen."""
+    wants = migration.awaited_owner(wave)
     owners = committed.bound.owners
     if wants is None or committed.bound.number <= wave.seen or any(owners[group] != wants for group in wave.groups):
         return []
@@ -103,48 +107,44 @@ def _duplicate(wave: Wave, move: Move, committed: CommittedBatch, at: dict[str, 
     """PTLB: the sender's word that no old row is live; or the move seen open, so that it can be closed."""
     if wave.state == State.RETURNING:
         return [Returned(**at)]
-    told = committed.about(move, move.sender)
-    if told is None or told.state != "all-old-purged":
+    sender = committed.about(move, move.sender)
+    if sender is None or sender.state != RoleState.ALL_OLD_PURGED:
         return []
     return [AllOldPurged(**at), Proceed(**at)]
 
 
 def _transfer(wave: Wave, move: Move, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
-    """MSLB on its way. The sender's batch ends, packs and ships in one, so steps 4 to 6 are told together."""
+    """MSLB on its way. The sender's batch ends, packs and ships in one, so steps 4 to 6 are learnt together."""
     events: list[Event] = []
     sender, receiver = committed.about(move, move.sender), committed.about(move, move.receiver)
-    if sender is not None and sender.state == "exported":
+    if sender is not None and sender.state == RoleState.EXPORTED:
         package = PackageReady(**at, rows=sender.rows, bytes=sender.bytes, digest=sender.digest)
         events += [Deactivated(**at), Proceed(**at), package]
-    elif sender is not None and sender.state == "export-failed":
+    elif sender is not None and sender.state == RoleState.EXPORT_FAILED:
         events.append(ExportFailed(**at, problem=f"worker {move.sender} could not pack: {sender.problem}"))
-    if receiver is not None and receiver.state == "received":
+    if receiver is not None and receiver.state == RoleState.RECEIVED:
         events += [Received(**at, rows=receiver.rows, digest=receiver.digest), Proceed(**at)]
-    elif receiver is not None and receiver.state == "holding":
+    elif receiver is not None and receiver.state == RoleState.HOLDING:
         events += _held(wave, receiver, wave.packed_digest or (sender.digest if sender else ""), committed, at)
     return events
 
 
-def _way_back(wave: Wave, undo: Move, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
-    """MSLB on its way back: until the sender has taken in what the receiver packed."""
-    if wave.state != State.RETURNING:
-        return []
-    packer, taker = committed.about(undo, undo.sender), committed.about(undo, undo.receiver)
-    if taker is not None and taker.state == "received":
-        return [Returned(**at)]
-    if taker is not None and taker.state == "holding":
-        return _held(wave, taker, packer.digest if packer else "", committed, at)
-    if packer is not None and packer.state == "export-failed":
-        return _held(wave, packer, "", committed, at)
-    return []
+def _way_back(move: Move, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
+    """MSLB on its way back: the receiver's answer to the recall, then the sender's word that it has its groups."""
+    if move.way == Way.RECALLED:
+        receiver = committed.about(move, move.receiver)
+        answers = {RoleState.RECALLED_JOINED: True, RoleState.RECALLED_HELD: False}
+        if receiver is None or receiver.state not in answers:
+            return []
+        return [RecallAnswered(**at, joined=answers[receiver.state])]
+    sender = committed.about(move, move.sender)
+    return [Returned(**at)] if sender is not None and sender.state == RoleState.RESTORED else []
 
 
-def _held(wave: Wave, told: MoveReport, digest: str, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
+def _held(wave: Wave, receiver: MoveReport, digest: str, committed: CommittedBatch, at: dict[str, Any]) -> list[Event]:
     """Rows wait. A problem that several packages differ is settled by the packer's word; any problem has its time."""
-    problem = told.problem or "the package is not there"
+    problem = receiver.problem or "the package is not there"
     waited = committed.batch - wave.held_since + 1 if wave.held_since >= 0 else 1
     if waited < PATIENCE_BATCHES:
-        return [Holding(**at, batch=committed.batch, problem=problem, digest=digest if told.problem else "")]
-    if wave.state == State.RETURNING and waited > PATIENCE_BATCHES:
-        return []  # There is nowhere else to go, and it has been said once.
+        return [Holding(**at, batch=committed.batch, problem=problem, digest=digest if receiver.problem else "")]
     return [HeldTooLong(**at, problem=f"rows wait since batch {wave.held_since}: {problem}")]

@@ -13,27 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from balancing.audit import Audit
-from balancing.names import parse_name
 from balancing.protocols.migration import (
     ROLLED_BACK,
     Instruction,
     Migration,
     Request,
     Wave,
+    strategy_of,
 )
-from balancing.protocols.table import State
+from balancing.protocols.table import BACK, State
 from trimtab.epochs import Epoch
-from trimtab.moves import DUPLICATE, Move, moves_of
-
-_BACK: Final = frozenset({State.RETURNING, State.RESTORING})
+from trimtab.moves import Kind, Move, Way, parse_move_id
 
 
 def reconcile(migrations: Iterable[Migration], bound: Epoch, now_ms: int) -> list[Instruction]:
     """What to journal so that every migration agrees with the bound epoch."""
-    open_moves = {move.id: move for move in moves_of(bound)}
+    open_moves = {move.id: move for move in bound.moves}
     instructions: list[Instruction] = []
     for migration in migrations:
         if migration.done:
@@ -60,15 +57,11 @@ def _wave(
     if wave.final or bound.number < wave.seen:
         return wave, ""
     owners = {bound.owners[group] for group in wave.groups}
-    name, undo = migration.move_id(number), migration.undo_id(number)
-    if name in open_moves:
-        if undo in open_moves and wave.state not in _BACK:
-            back = replace(wave, state=State.RETURNING, seen=bound.number, was_open=True, held_since=-1)
-            return back, f"wave {number} is on its way back"
-        return wave, ""
+    move = open_moves.get(migration.move_id(number))
+    if move is not None:
+        return _as_the_move_goes(wave, move, bound, number)
     # Closed as it was to be closed: `observe` says so.
-    awaited = {migration.table.closing: migration.receiver, State.RESTORING: migration.sender}.get(wave.state)
-    if bound.number <= wave.seen or owners == {awaited}:
+    if bound.number <= wave.seen or owners == {migration.awaited_owner(wave)}:
         return wave, ""
     if owners == {migration.receiver}:
         return replace(wave, state=State.COMMITTED, seen=bound.number), f"wave {number} is the receiver's already"
@@ -78,15 +71,36 @@ def _wave(
     return replace(wave, state=State.ROLLED_BACK, seen=bound.number), text
 
 
+def _as_the_move_goes(wave: Wave, move: Move, bound: Epoch, number: int) -> tuple[Wave, str]:
+    """A wave whose move is open: is it on its way back there, and not here?"""
+    state = _state_on_the_way(move)
+    behind = state in BACK and (wave.state not in BACK or (move.way.back and wave.state == State.RETURNING))
+    if not behind:
+        return wave, ""
+    back = replace(wave, state=state, way=_answer_of(move), seen=bound.number, was_open=True, held_since=-1)
+    return back, f"wave {number} is on its way back"
+
+
+def _state_on_the_way(move: Move) -> State:
+    """Where a wave is whose move is open like this, as far as the move alone tells."""
+    if move.kind == Kind.DUPLICATE:
+        return State.DUPLICATING
+    return {Way.THERE: State.DEACTIVATING, Way.RECALLED: State.RETURNING}.get(move.way, State.RESTORING)
+
+
+def _answer_of(move: Move) -> Way:
+    return move.way if move.way.back else Way.THERE
+
+
 def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, Move]) -> tuple[Migration, list[str]]:
     """With waves that the journal forgot: open ones, and groups that are the receiver's already."""
     notes = []
     for move in open_moves.values():
-        name = parse_name(move.id)
-        if name is None or name.migration != migration.id or name.undo or name.wave <= len(migration.waves):
+        name, number = parse_move_id(move.id) or ("", 0)
+        if name != migration.id or number <= len(migration.waves):
             continue
-        migration = _with_open_wave(migration, move, name.wave, bound)
-        notes.append(f"wave {name.wave} is open")
+        migration = _with_open_wave(migration, move, number, bound)
+        notes.append(f"wave {number} is open")
     newest = max([migration.since, *(wave.seen for wave in migration.waves)])
     under_way = any(not wave.final for wave in migration.waves)
     gone = tuple(group for group in migration.remaining if bound.owners[group] != migration.sender)
@@ -106,8 +120,8 @@ def _with_open_wave(migration: Migration, move: Move, number: int, bound: Epoch)
     forgotten = tuple(
         Wave(groups=(), state=State.COMMITTED, seen=bound.number) for _ in range(len(migration.waves) + 1, number)
     )
-    state = State.DUPLICATING if move.kind == DUPLICATE else State.DEACTIVATING
-    wave = Wave(groups=move.groups, state=state, seen=bound.number, was_open=True)
+    state = _state_on_the_way(move)
+    wave = Wave(groups=move.groups, state=state, way=_answer_of(move), seen=bound.number, was_open=True)
     return replace(
         migration,
         first_state=State.CHOSEN,
@@ -121,26 +135,23 @@ def _with_open_wave(migration: Migration, move: Move, number: int, bound: Epoch)
 def adopt(bound: Epoch, known: Iterable[Migration], now_ms: int) -> list[Instruction]:
     """Migrations for the open moves that no migration under way is responsible for.
 
-    They go on from the move alone: forward, or back where an undo is open. What was to move later is forgotten, and the
+    They go on from the move alone: forward, or back where it is recalled. What was to move later is forgotten, and the
     story says so. A migration that had ended, as its journal saw it, is opened again.
     """
     by_id = {migration.id: migration for migration in known}
     instructions: list[Instruction] = []
-    open_moves = {move.id: move for move in moves_of(bound)}
-    for move in open_moves.values():
-        name = parse_name(move.id)
-        if name is None or name.undo:
+    for move in bound.moves:
+        name, number = parse_move_id(move.id) or ("", 0)
+        if not name:
             continue
-        migration = by_id.get(name.migration)
+        migration = by_id.get(name)
         if migration is not None and not migration.done:
             continue
-        if migration is not None and _ended_later(migration, name.wave, bound):
+        if migration is not None and _ended_later(migration, number, bound):
             continue
-        adopted = _adopted(migration, move, bound, name.migration, name.wave, now_ms)
-        if f"{move.id}.undo" in open_moves:
-            adopted = adopted.with_wave(name.wave, replace(adopted.waves[name.wave - 1], state=State.RETURNING))
+        adopted = _adopted(migration, move, bound, name, number, now_ms)
         note = f"the journal was gone or behind; made again from move {move.id} in epoch {bound.number}"
-        by_id[name.migration] = adopted
+        by_id[name] = adopted
         instructions += adopted.noted("Adopted", now_ms, note)
     return instructions
 
@@ -156,7 +167,7 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, n
             id=name,
             query=bound.query,
             incarnation=bound.incarnation,
-            strategy="ptlb" if move.kind == DUPLICATE else "mslb",
+            strategy=strategy_of(move.kind),
             sender=move.sender,
             receiver=move.receiver,
             request=Request(groups=move.groups),

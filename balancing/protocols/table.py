@@ -1,9 +1,7 @@
-"""Transition tables: what a protocol is, as data.
+"""What a protocol is: a table of transitions, and the traits in which protocols differ.
 
-A protocol is a list of rows (state, event) -> next state. Each row that enacts a step of the paper carries the step's
-number and message. Everything that may happen is in the table: rows, events that may come again or early without
-consequence (`repeated`: reports are levels, told in every batch), and states in which a cancel is refused. Whatever
-else happens is a ProtocolError. The diagrams in docs/protocols/ are drawn from here.
+The migration (migration.py) finds its transition here, the search tries every row, and the diagrams in docs/protocols/
+are drawn from here.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from balancing.protocols.events import CancelRequested, Event
+from trimtab.moves import Kind
 
 
 class State(StrEnum):
@@ -36,13 +35,19 @@ class State(StrEnum):
     DELETING = "deleting"
 
     RETURNING = "returning"
+    """A transfer is recalled; a duplicate is awaited to be seen open, so that it can be closed."""
     RESTORING = "restoring"
+    """The sender is to take its groups back."""
+    CLEARING = "clearing"
+    """The sender has its groups; the epoch is to be without the move."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled-back"
 
 
 FINAL: Final = frozenset({State.COMMITTED, State.ROLLED_BACK})
+BACK: Final = frozenset({State.RETURNING, State.RESTORING, State.CLEARING})
+"""States on the way back."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Row:
     message: str
     """The paper's name of the message that the step sends or receives."""
     publishes: bool = False
-    """Whether the next epoch is another one because of it."""
+    """Whether the next epoch is another one because of it (compose.py; for the diagrams)."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,28 @@ class Table:
     name: str
     title: str
     steps: int
+    kind: Kind
+    """Of the moves that it opens."""
+    paced: bool
+    """Whether its groups go in waves that a budget of bytes bounds; else all groups go at once."""
+    waits_for_expiry: bool
+    """Whether it ends when old rows have left the window; else when the state has arrived."""
     rows: tuple[Row, ...]
     repeated: frozenset[type[Event]]
-    """Events that change nothing where no row names them: told again, or told before what they rest on was."""
+    """Events that change nothing where no row names them: duplicates, or premature ones."""
     refusing: frozenset[State]
     """States in which a cancel comes too late: the point of no return lies before them."""
+    shipping: frozenset[State]
+    """States of a wave in which batches pack or take in its groups."""
     opening: State
     """The state in which a wave starts: its move is to be in the epoch."""
     closing: State
     """The state in which a wave's groups are to be the receiver's. Journaling it is the point of no return."""
+
+    @property
+    def ships(self) -> bool:
+        """Whether the groups' states go through the transfer store."""
+        return self.kind == Kind.TRANSFER
 
     def find(self, state: State, event: type[Event]) -> Row | None:
         return self.index.get((state, event))
@@ -86,17 +104,17 @@ class Table:
 
     def ignores(self, state: State, event: type[Event]) -> bool:
         if event is CancelRequested:
-            return state in (State.RETURNING, State.RESTORING, State.ROLLED_BACK)
+            return state in BACK or state == State.ROLLED_BACK
         return event in self.repeated
 
 
 def check(table: Table) -> Iterable[str]:
     """What is wrong with a table, if anything: two rows for one case, steps left out, dead ends."""
-    seen: set[tuple[State, type[Event]]] = set()
+    cases: set[tuple[State, type[Event]]] = set()
     for row in table.rows:
-        if (row.state, row.event) in seen:
+        if (row.state, row.event) in cases:
             yield f"two rows for {row.event.__name__} in {row.state}"
-        seen.add((row.state, row.event))
+        cases.add((row.state, row.event))
     missing = set(range(1, table.steps + 1)) - {row.step for row in table.rows}
     if missing:
         yield f"no row for steps {sorted(missing)}"
