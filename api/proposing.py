@@ -32,7 +32,7 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
     _check(situation, body)
     load = await use.load_now(situation)
     if load is None:
-        raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
+        raise unavailable("The load is not known yet: the manager has seen no batch of the query recently")
     settings = _settings(await use.store.auto(query), body)
     try:
         # Up to a second for 10,000 groups on 500 workers: not on the loop that keeps the manager's lease.

@@ -17,7 +17,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
 
 # KEYS: requests, rebalances. ARGV: request text, rebalance id ("" for none), its record, most requests.
-# The record and the request appear together, so whoever asked can look at it at once; the same id again adds nothing.
+# The record and the request appear together, so that the record can be read at once; the same id again adds nothing.
 ENQUEUE: Final = """
 if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[4]) then return redis.error_reply('FULL too many requests wait') end
 if ARGV[2] ~= '' and redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3]) == 0 then return 0 end
@@ -27,11 +27,11 @@ return 1
 
 
 class QueueFull(TrimtabError):
-    """Too many requests wait: the leader is away or slow."""
+    """Too many requests wait: there is no leader, or it is slow."""
 
 
 async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
-    """Hand a checked request to the leader, whoever that is. False: one with this id is known already."""
+    """Hand a checked request to the leader. False: a request with this id is known already."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     record = ""
     if isinstance(request, RebalanceRequest):
@@ -58,8 +58,8 @@ async def newest_epoch(store: ManagerStore, query: str) -> Epoch:
     """The newest epoch that is published; Refused (404) where there is no such query."""
     epoch = await store.current_epoch(query)
     if epoch is None:
-        known = await store.queries()
-        remedy = f"There are: {', '.join(known)}." if known else "No query has been started on this Redis yet."
+        names = await store.queries()
+        remedy = f"There are: {', '.join(names)}." if names else "No query has been started on this Redis yet."
         raise Refused("query", query, "is not known", remedy, 404)
     return epoch
 
@@ -87,5 +87,5 @@ async def _is_silent(store: ManagerStore, query: str, heartbeat: Heartbeat | Non
     silence_ms = heartbeat.silence_max_ms(least_ms)
     if abs(now_ms() - heartbeat.at_ms) <= silence_ms:
         return False
-    # The driver's clock may be wrong; a leader has noticed by its own when it spoke, and wrote a snapshot then.
+    # The driver's clock may be wrong. The leader judges by its own clock, and writes snapshots while the driver lives.
     return await store.leader(query) is None or await snapshot_age_ms(store.client, query) > silence_ms

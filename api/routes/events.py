@@ -1,4 +1,4 @@
-"""What happens to a query, as it happens."""
+"""The events of a query, as they happen."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _EVENT = {
 
 @router.get(
     "/{query}/events",
-    summary="Events: a stream (SSE), or the newest as JSON where the client accepts only that",
-    description="`Last-Event-ID` continues after that event. Without it the stream begins with what comes next.",
+    summary="Events as a stream (SSE), or the newest ones as JSON if the client accepts only that",
+    description="`Last-Event-ID` continues after that event. Without it the stream begins with the next event.",
     responses=answers({"query": "orders", "events": [_EVENT]}, 404, 422),
 )
 async def events(

@@ -30,7 +30,7 @@ _HERE: Json = {
 }
 
 
-@router.get("/explain", summary="Why nothing is moved now, or what is about to be", responses=answers(_NOW, 404))
+@router.get("/explain", summary="Why nothing is moved now, or what is about to be moved", responses=answers(_NOW, 404))
 async def explain(query: QueryName, use: Use) -> Json:
     """Decided anew from the load and the settings as they are now, with what the balancer remembers."""
     load, settings = await _load(use, await use.situation(query)), await use.store.auto(query)
@@ -61,7 +61,7 @@ def _remembered(last: Json | None) -> TriggerState:
 async def _load(use: Backend, situation: Situation) -> Snapshot:
     load = await use.load_now(situation)
     if load is None:
-        raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
+        raise unavailable("The load is not known yet: the manager has seen no batch of the query recently")
     return load
 
 
@@ -78,5 +78,5 @@ async def _arrival(use: Backend, query: str, group: int) -> Arrival | None:
         at_ms=newest.story[-1].at_ms,
         strategy=newest.strategy,
         reason=newest.reason,
-        requested_by=newest.requested_by or "nobody on record",
+        requested_by=newest.requested_by or "an unknown user",
     )

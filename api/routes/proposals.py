@@ -1,4 +1,4 @@
-"""What would be moved, and what it would cost: made, read, and approved by executing (POST rebalances)."""
+"""Proposals: what would be moved, and what it would cost. They are carried out with POST rebalances."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _REBALANCE: Json = {
 @router.post(
     "/rebalances",
     status_code=202,
-    summary="Move groups: as proposed, as named, or as the balancer sees fit",
+    summary="Move groups: a proposal, named groups, or whatever the balancer proposes",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def create(
@@ -82,7 +82,7 @@ async def create(
 @router.post(
     "/drain",
     status_code=202,
-    summary="Leave a worker empty, for scale-in",
+    summary="Move everything away from a worker, for scale-in",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def drain(
@@ -135,7 +135,7 @@ async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Quer
 
 @router.get(
     "/rebalances/{rebalance}",
-    summary="One rebalance: steps with times, progress, time to go, audit",
+    summary="One rebalance: steps with times, progress, remaining time, audit",
     responses=answers(_REBALANCE, 404),
 )
 async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
@@ -146,7 +146,7 @@ async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
 @router.post(
     "/rebalances/{rebalance}/cancel",
     status_code=202,
-    summary="Cancel: what is not past its point of no return goes back",
+    summary="Cancel: everything that is not past its point of no return is taken back",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def cancel_rebalance(
@@ -204,7 +204,7 @@ async def cancel_migration(
 
 @router.get(
     "/history",
-    summary="What has ended: rebalances and migrations, newest first",
+    summary="Rebalances and migrations that have ended, newest first",
     responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404),
 )
 async def history(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
@@ -300,5 +300,5 @@ def _too_late(field: str, value: str, state: str) -> Problem:
         f"{field} {value} cannot be cancelled: it is {state}.",
         field=field,
         value=value,
-        remedy="Ask for a rebalance the other way if the groups should be back.",
+        remedy="To move the groups back, request a rebalance in the other direction.",
     )

@@ -1,4 +1,4 @@
-"""What operators set for a query: when the balancer acts by itself, and what no policy may touch."""
+"""What operators set for a query: when the balancer acts by itself, and what no policy may move."""
 
 from __future__ import annotations
 
