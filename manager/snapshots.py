@@ -1,6 +1,6 @@
 """The leader's load snapshot in Redis, so that any instance can show loads, propose and explain.
 
-The leader reads the reports of every batch and smooths them. It writes a snapshot (`manager.journal`) about once a second
+The leader reads the reports of every batch and smooths them. It writes a snapshot about once a second (manager.journal)
 while the driver gives signs of life. A snapshot may be outdated: a proposal that is made from it is checked against the
 newest epoch before it is carried out.
 """
