@@ -35,6 +35,8 @@ class Situation:
     stopped: bool = False
     """No batch was committed for long: nothing can move."""
     rules: Rules = field(default_factory=Rules)
+    committed: int = -1
+    """The newest committed batch that was looked at."""
 
     @property
     def partitions(self) -> int:

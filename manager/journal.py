@@ -11,12 +11,12 @@ than this leader's last, Redis went back (a failover to a replica that lagged), 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import redis.asyncio
 from redis.exceptions import ResponseError
 
+from balancing.instructions import Write
 from manager.lease import Fenced, Lease
 from manager.settings import CLOSED_KEPT, EVENTS_KEPT
 from manager.snapshots import SNAPSHOT_TTL_S
@@ -45,7 +45,9 @@ for i = 8, #ARGV, 3 do
   local what, name, text = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if what == 'migration' then
     redis.call('HSET', KEYS[2], name, text)
-    redis.call('ZREM', KEYS[4], 'migration:' .. name)
+    if not cjson.decode(text).outcome or cjson.decode(text).outcome == '' then
+      redis.call('ZREM', KEYS[4], 'migration:' .. name)
+    end
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
   elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[6], name)
   elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
@@ -84,28 +86,33 @@ class Overtaken(TrimtabError):
     """Redis holds another epoch under the number that was to be published: look again before going on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One durable write: all of it or nothing."""
+def operations_of(write: Write, now_ms: int) -> list[str]:
+    """What the script is to do: operation, name, text, and so on."""
+    operations: list[str] = []
 
-    migrations: dict[str, Json] = field(default_factory=dict)
-    rebalances: dict[str, Json] = field(default_factory=dict)
-    closed: tuple[str, ...] = ()
-    """"migration:ID" or "rebalance:ID": ended with this entry."""
-    request: str = ""
-    """Text of the request that this entry answers."""
-    events: tuple[Json, ...] = ()
-    """at_ms, kind, text, data."""
-    alarms: tuple[Json, ...] = ()
-    """at_ms, kind, text."""
-    snapshot: str = ""
-    decision: Json | None = None
+    def add(operation: str, name: str, body: Json) -> None:
+        operations.extend((operation, name, json.dumps(body, separators=(",", ":"))))
 
-    def __bool__(self) -> bool:
-        return self != Entry()
+    for migration in write.migrations:
+        add("migration", migration.id, migration.to_json())
+    for rebalance in write.rebalances:
+        add("rebalance", rebalance.id, rebalance.to_json())
+    closed = [f"migration:{each.id}" for each in write.migrations if each.done]
+    closed += [f"rebalance:{each.id}" for each in write.rebalances if not each.open]
+    for name in closed:
+        operations += ["closed", name, ""]
+    if write.request:
+        operations += ["request", "", write.request]
+    for notice in write.events:
+        add("event", "", {"at_ms": now_ms, "kind": notice.kind, "text": notice.text, "data": notice.data})
+    for notice in write.alarms:
+        add("alarm", "", {"at_ms": now_ms, "kind": notice.kind, "text": notice.text})
+    if write.decision is not None:
+        add("decision", "", {**write.decision.to_json(), "at_ms": now_ms})
+    return operations
 
 
-class Journal:
+class LeaderJournal:
     """The leader's pen for one query."""
 
     def __init__(self, client: redis.asyncio.Redis, query: str, lease: Lease) -> None:
@@ -143,30 +150,15 @@ class Journal:
         found: Any = await self._client.xrevrange(redis_keys.events(self._query), count=1)
         return str(found[0][0]) if found else _NO_EVENT
 
-    async def write(self, entry: Entry, now_ms: int) -> None:
-        if not entry:
+    async def write(self, write: Write, now_ms: int) -> None:
+        await self._operate(operations_of(write, now_ms), now_ms)
+
+    async def write_snapshot(self, text: str, now_ms: int) -> None:
+        await self._operate(["snapshot", "", text], now_ms)
+
+    async def _operate(self, operations: list[str], now_ms: int) -> None:
+        if not operations:
             return
-        operations: list[str] = []
-
-        def add(operation: str, name: str, body: Json) -> None:
-            operations.extend((operation, name, json.dumps(body, separators=(",", ":"))))
-
-        for name, body in entry.migrations.items():
-            add("migration", name, body)
-        for name, body in entry.rebalances.items():
-            add("rebalance", name, body)
-        for name in entry.closed:
-            operations += ["closed", name, ""]
-        if entry.request:
-            operations += ["request", "", entry.request]
-        for body in entry.events:
-            add("event", "", body)
-        for body in entry.alarms:
-            add("alarm", "", body)
-        if entry.snapshot:
-            operations += ["snapshot", "", entry.snapshot]
-        if entry.decision is not None:
-            add("decision", "", entry.decision)
         kept = [str(EVENTS_KEPT), str(CLOSED_KEPT), str(ALARMS_KEPT), str(SNAPSHOT_TTL_S)]
         arguments = [self._lease.value, *kept, str(now_ms), self._newest, *operations]
         self._newest = await self._run(self._write, self._keys, arguments)

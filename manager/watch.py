@@ -129,6 +129,7 @@ class Watch:
             up=self.up,
             stopped=not self.running,
             rules=rules,
+            committed=self.committed,
         )
 
     def snapshot(self, moving: Mapping[int, int], rules: Rules) -> Snapshot | None:

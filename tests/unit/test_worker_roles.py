@@ -1,0 +1,90 @@
+"""The worker's table: complete, without dead ends, and strict."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from trimtab.errors import CorruptState
+from trimtab.moves import Kind, Move, RoleState, Side, Way
+from worker import roles
+from worker.roles import Action, Arrival, Fact, Row
+
+
+def move(way: Way = Way.THERE, kind: Kind = Kind.TRANSFER) -> Move:
+    return Move(id="m.w1", kind=kind, groups=(0, 1), sender=0, receiver=1, epoch=5, way=way)
+
+
+def test_the_table_is_sound() -> None:
+    assert list(roles.check()) == []
+
+
+@pytest.mark.parametrize("row", roles.ROWS)
+def test_every_row_is_needed_by_the_check_or_leads_somewhere(row: Row) -> None:
+    """A table with a row twice is refused."""
+    assert any("two rows" in problem for problem in roles.check((*roles.ROWS, row)))
+
+
+def test_a_fact_that_nobody_answers_is_found() -> None:
+    rest = tuple(row for row in roles.ROWS if row.fact != Fact.PACK_FAILED)
+    assert any("nobody answers pack-failed" in problem for problem in roles.check(rest))
+
+
+def test_a_dead_end_is_found() -> None:
+    rest = tuple(row for row in roles.ROWS if row.state != RoleState.DROPPED)
+    assert any("no way from dropped" in problem for problem in roles.check(rest))
+
+
+def test_all_that_is_not_in_the_table_stops_the_query() -> None:
+    known = {(row.kind, row.side, row.state, row.fact) for row in roles.ROWS}
+    for kind, side, state, fact in itertools.product(Kind, Side, RoleState, Fact):
+        if (kind, side, state, fact) in known:
+            continue
+        with pytest.raises(CorruptState, match=rf"m\.w1 \({kind}\): its {side} is {state} and learns {fact}"):
+            roles.transition("m.w1", kind, side, state, fact)
+
+
+@pytest.mark.parametrize(
+    ("each", "epoch_before", "fact"),
+    [
+        (move(), 4, Fact.OPENED),
+        (move(), 5, Fact.SWITCHED),
+        (move(Way.RECALLED), 5, Fact.RECALLED),
+        (move(Way.JOINED), 6, Fact.BACK_JOINED),
+        (move(Way.HELD), 6, Fact.BACK_HELD),
+        (move(kind=Kind.DUPLICATE), 4, Fact.OPENED),
+        (move(kind=Kind.DUPLICATE), 9, Fact.OPENED),
+    ],
+)
+def test_facts_of_open_moves(each: Move, epoch_before: int, fact: Fact) -> None:
+    assert roles.fact_of(each, epoch_before) == fact
+    assert (roles.end_fact(each) == Fact.ENDED) == (each.way == Way.THERE)
+
+
+def test_facts_of_closed_moves() -> None:
+    assert roles.closing_fact("m", (0, 1), (0, 0, 1), 0) == Fact.CLOSED_OURS
+    assert roles.closing_fact("m", (0, 1), (0, 0, 1), 1) == Fact.CLOSED_THEIRS
+    with pytest.raises(CorruptState, match="different owners"):
+        roles.closing_fact("m", (1, 2), (0, 0, 1), 1)
+
+
+def test_whoever_gets_rows_by_the_routes_does_something_with_them() -> None:
+    """SWITCHED and RECALLED bring rows to both; BACK to the sender alone; OPENED to the sender (duplicate: to both)."""
+    both = {Fact.SWITCHED, Fact.RECALLED}
+    for row in roles.ROWS:
+        if row.next == RoleState.CLOSED or row.fact not in {Fact.OPENED, *both, Fact.BACK_HELD, Fact.BACK_JOINED}:
+            continue
+        gets = row.fact in both or row.side == Side.SENDER or row.kind == Kind.DUPLICATE
+        assert (roles.arrival(row.kind, row.side, row.next) == Arrival.NONE) == (not gets), row
+
+
+def test_what_is_frozen_is_put_aside_and_packed_only_frozen() -> None:
+    for row in roles.ROWS:
+        frozen = roles.is_frozen(row.kind, row.side, row.next)
+        if Action.PACK in row.actions or Action.FREEZE in row.actions:
+            assert frozen
+        if frozen:
+            assert roles.arrival(row.kind, row.side, row.next) == Arrival.ASIDE
+        if roles.is_frozen(row.kind, row.side, row.state) and not frozen:
+            assert Action.UNFREEZE in row.actions
