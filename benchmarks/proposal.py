@@ -3,7 +3,8 @@
 The targets for 10,000 groups on 500 workers are one second and 50 ms. This needs no Spark: the snapshot is random
 (loads with a tail, a mapping that favours some workers), and each policy makes its proposal from it, with strategy,
 forecast and JSON. With a heavy tail some groups alone exceed the mean, so little can be done; with a light tail
-everything can be levelled. The slowest of several rounds counts. Epochs are published to a Redis of this benchmark; the median counts.
+everything can be levelled. The slowest of several rounds counts. Epochs are published to a Redis of this benchmark; the
+median counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from balancing.load import Snapshot, WorkerLoad
 from balancing.policies import Drain, Fill, Level, Pairwise, Policy
 from balancing.proposal import Proposal, make_proposal
 from balancing.settings import Settings
-from manager.journal import Journal
+from manager.journal import LeaderJournal
 from manager.lease import Lease
 from manager.store import ManagerStore
 from trimtab.embedded import EmbeddedRedis
@@ -101,7 +102,7 @@ async def publishing(groups: int, workers: int, rounds: int) -> float:
         seconds = []
         try:
             await lease.acquire()
-            journal = Journal(store.client, "big", lease)
+            journal = LeaderJournal(store.client, "big", lease)
             for _ in range(rounds):
                 epoch = epoch.successor(epoch.owners, fence=lease.fence)
                 start = time.perf_counter()

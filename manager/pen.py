@@ -32,11 +32,12 @@ class Pen:
         store: ManagerStore,
         query: str,
         lease: Lease,
+        journal: LeaderJournal,
         *,
         crash: Callable[[str], None] = go_on,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.journal = LeaderJournal(store.client, query, lease)
+        self.journal = journal
         self.publish_s = 0.0
         """How long the last publication took."""
         self._store, self._query, self._lease = store, query, lease

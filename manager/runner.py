@@ -1,15 +1,12 @@
 """Runs one query's migrations: watches Redis, tells steering what happened, executes what it answers.
 
 All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, writing
-and publications, one at a time; what an instruction leads to is held only once it has been executed. Whatever goes
-wrong, the next turn begins with what Redis and the bound epoch say: losing the lease, an answer or all of Redis leads
-there. A manager that does not lead watches, and takes over when the lease ends.
+and publications, one at a time; what an instruction leads to is held only once it has been executed. A manager that
+does not lead watches, and takes over when the lease ends.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -17,7 +14,6 @@ from collections.abc import Callable
 from typing import Final
 
 from balancing.stalls import Stalls
-from redis.exceptions import RedisError
 
 from balancing.happenings import (
     BatchCommitted,
@@ -34,16 +30,14 @@ from balancing.happenings import (
 )
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
-from balancing.policies import policy_named
-from balancing.proposal import make_proposal
 from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.steering import Steering
-from balancing.triggers import TriggerState, parse_trigger_state
 from manager import inbox
-from manager.journal import WentBack
+from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.pen import Pen, go_on
+from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
 from manager.snapshots import snapshot_text
 from manager.store import Heartbeat, ManagerStore, now_ms
@@ -57,33 +51,30 @@ REQUESTS_AT_ONCE: Final = 20
 
 
 class QueryRunner:
-    """One query, as one manager sees it. `run()` until stopped, or `turn()` by hand."""
+    """One query, as one manager sees it: `turn()` after `turn()` (manager.keeping)."""
 
     def __init__(
         self,
         store: ManagerStore,
         query: str,
-        holder: str,
-        settings: ManagerSettings | None = None,
+        lease: Lease,
+        journal: LeaderJournal,
+        settings: ManagerSettings,
         *,
         crash: Callable[[str], None] = go_on,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.settings = settings or ManagerSettings()
-        self.query, self.store = query, store
-        self.watch = Watch(store, query, self.settings, clock)
-        ttl_s, renew_s = self.settings.lease_ttl_s, self.settings.lease_renew_s
-        self.lease = Lease(store.client, query, holder, ttl_s=ttl_s, renew_s=renew_s, clock=clock)
+        self.settings, self.query, self.store, self.lease = settings, query, store, lease
+        self.watch = Watch(store, query, settings, clock)
+        self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self.pen = Pen(store, query, self.lease, crash=crash, clock=clock)
         self._clock = clock
         self._loaded = False
         self._snapshot_at = -float("inf")
         self._snapshot_of: Heartbeat | None = None
-        self._announced: set[str] = set()
 
     def _ignorant(self) -> Steering:
         return Steering(query=self.query, stalls=Stalls(patience_s=self.settings.stalled_s))
@@ -91,39 +82,6 @@ class QueryRunner:
     @property
     def leading(self) -> bool:
         return self.lease.held
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Turns until told to stop. Nothing that Redis or a query does ends it; the lease is handed back at the end."""
-        delay_s = self.settings.poll_s
-        while not stop.is_set():
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                # The Redis client (8.1) swallows a cancellation that meets it while it reads.
-                raise asyncio.CancelledError
-            try:
-                await self.turn()
-                self.problem = ""
-                delay_s = self.settings.poll_s
-            except Fenced as error:
-                log.warning("%s: %s; standing down", self.query, error)
-                self._forget()
-            except WentBack as error:
-                # The next turn begins with putting it right.
-                log.warning("%s: Redis went back: %s", self.query, error)
-            except (RedisError, OSError, TimeoutError) as error:
-                self._note_problem(f"Redis does not answer: {error}")
-                delay_s = self._longer(delay_s)
-            except Exception as error:
-                # A bug must not take the other queries' manager down with it.
-                log.exception("%s: a turn failed", self.query)
-                problem = f"{type(error).__name__}: {error}"
-                await self._announce(problem)
-                self._note_problem(problem)
-                delay_s = self._longer(delay_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await stop.wait()
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            await self.lease.release()
 
     async def turn(self) -> None:
         """One look at the query, and all that follows from it."""
@@ -165,7 +123,7 @@ class QueryRunner:
                 raise Fenced(f"token {self.lease.fence} is older than the epoch's, {newest}")
             await self.lease.keep()
             return True
-        self._forget()
+        self.stand_down()
         # Without an epoch nobody knows which token would be large enough: the driver will put it back.
         if not epochs or not await self.lease.acquire(newest):
             return False
@@ -173,30 +131,19 @@ class QueryRunner:
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 
-    def _forget(self) -> None:
+    def stand_down(self) -> None:
         """What a leader knows comes from the journal; whoever does not lead knows nothing."""
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
         self.pen.journal.forget()
 
-    def _note_problem(self, problem: str) -> None:
+    def doubt(self, problem: str) -> None:
+        """Something failed: a write may have happened although its answer was lost, so the journal is read again."""
         if not self.problem:
             log.warning("%s: %s", self.query, problem)
         self.problem = problem
-        # A write may have happened although its answer was lost: read again what the journal says.
         self._loaded = False
-
-    async def _announce(self, problem: str) -> None:
-        """To people, once: the query is not managed until a turn succeeds, whoever leads."""
-        if self.problem or problem in self._announced:
-            return
-        with contextlib.suppress(RedisError, OSError):
-            await self.store.alarm(self.query, "manager", f"the manager fails: {problem}")
-            self._announced.add(problem)
-
-    def _longer(self, delay_s: float) -> float:
-        return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
 
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
@@ -213,7 +160,7 @@ class QueryRunner:
                     migrations=records.migrations,
                     rebalances=records.rebalances,
                     unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
-                    trigger=await self._remembered(),
+                    trigger=await self.store.trigger_state(self.query),
                 )
             )
         self._loaded = True
@@ -222,13 +169,6 @@ class QueryRunner:
         if newest:
             missed = tuple(await self.watch.past(min(newest) + 1))
             await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))
-
-    async def _remembered(self) -> TriggerState:
-        body = await self.store.decision(self.query)
-        try:
-            return TriggerState() if body is None else parse_trigger_state(body["state"])
-        except (KeyError, TypeError, ValueError):
-            return TriggerState()
 
     # -- what steering is told
 
@@ -275,17 +215,7 @@ class QueryRunner:
             await self._propose(instruction)
 
     async def _propose(self, propose: Propose) -> None:
-        # Hundreds of milliseconds for thousands of groups: not in the event loop.
-        settings, snapshot = propose.settings, propose.snapshot
-        proposal = await asyncio.to_thread(
-            make_proposal,
-            snapshot,
-            policy_named(settings.policy),
-            settings,
-            id=f"p-{secrets.token_hex(6)}",
-            wave_bytes=snapshot.wave_bytes(settings.max_pause_ms),
-            reason=propose.decision.why,
-        )
+        proposal = await propose_aside(propose)
         situation = self.situation()
         if situation is not None:
             await self.handle(
@@ -293,7 +223,7 @@ class QueryRunner:
                     now_ms=now_ms(),
                     decision=propose.decision,
                     proposal=proposal,
-                    settings=settings,
+                    settings=propose.settings,
                     situation=situation,
                     snapshot=self._snapshot(),
                     request_id=f"auto-{secrets.token_hex(6)}",
@@ -309,3 +239,19 @@ class QueryRunner:
         if snapshot is not None:
             await self.pen.write_snapshot(snapshot_text(snapshot))
             self._snapshot_at, self._snapshot_of = self._clock(), heard
+
+
+def make_runner(
+    store: ManagerStore,
+    query: str,
+    holder: str,
+    settings: ManagerSettings | None = None,
+    *,
+    crash: Callable[[str], None] = go_on,
+    clock: Callable[[], float] = time.monotonic,
+) -> QueryRunner:
+    """A runner with a lease and a journal in the store's Redis."""
+    chosen = settings or ManagerSettings()
+    lease = Lease(store.client, query, holder, ttl_s=chosen.lease_ttl_s, renew_s=chosen.lease_renew_s, clock=clock)
+    journal = LeaderJournal(store.client, query, lease)
+    return QueryRunner(store, query, lease, journal, chosen, crash=crash, clock=clock)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from manager.runner import QueryRunner
+from manager.keeping import keep_turning
+from manager.runner import QueryRunner, make_runner
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 
@@ -34,13 +35,13 @@ class ManagerService:
         settings: ManagerSettings | None = None,
         *,
         holder: str | None = None,
-        make_runner: Callable[[str], QueryRunner] | None = None,
+        runner_for: Callable[[str], QueryRunner] | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or ManagerSettings()
         self.holder = holder or holder_name()
         self.runners: dict[str, QueryRunner] = {}
-        self._make_runner = make_runner or (lambda query: QueryRunner(store, query, self.holder, self.settings))
+        self._runner_for = runner_for or (lambda query: make_runner(store, query, self.holder, self.settings))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
@@ -85,5 +86,5 @@ class ManagerService:
             return
         if task is not None:
             log.error("%s: its runner ended (%s); starting another", query, task.exception())
-        runner = self.runners[query] = self._make_runner(query)
-        self._tasks[query] = asyncio.create_task(runner.run(self._stop), name=f"trimtab-{query}")
+        runner = self.runners[query] = self._runner_for(query)
+        self._tasks[query] = asyncio.create_task(keep_turning(runner, self._stop), name=f"trimtab-{query}")

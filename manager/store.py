@@ -22,6 +22,7 @@ from balancing.protocols.migration import Migration, parse_migration
 from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
+from balancing.triggers import TriggerState, parse_trigger_state
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
@@ -298,6 +299,14 @@ class ManagerStore:
         """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
         text = await self._redis.get(redis_keys.decision(query))
         return None if text is None else json.loads(text)
+
+    async def trigger_state(self, query: str) -> TriggerState:
+        """What the last leader's balancer remembered; nothing where this version cannot read it."""
+        body = await self.decision(query)
+        try:
+            return TriggerState() if body is None else parse_trigger_state(body["state"])
+        except (KeyError, TypeError, ValueError):
+            return TriggerState()
 
     async def rules(self, query: str) -> Rules:
         text = await self._redis.get(redis_keys.rules(query))

@@ -77,7 +77,7 @@ class Stream(_Checked):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise InvalidInput("name", name, "is no name for a stream", "Use letters, digits and _, a letter first.")
+            raise InvalidInput("name", name, "is not a name for a stream", "Use letters, digits and _, a letter first.")
         return name
 
     @field_validator("key")
@@ -85,14 +85,14 @@ class Stream(_Checked):
     def _check_key(cls, key: str | tuple[str, ...]) -> str | tuple[str, ...]:
         columns = (key,) if isinstance(key, str) else key
         if not columns or not all(columns) or len(set(columns)) != len(columns):
-            raise InvalidInput("key", key, "is no list of different columns", "Name each key column once.")
+            raise InvalidInput("key", key, "is not a list of different columns", "Name each key column once.")
         return key
 
     @field_validator("time")
     @classmethod
     def _check_time(cls, time: str) -> str:
         if not time:
-            raise InvalidInput("time", time, "is no column", "Name the column that holds the event time.")
+            raise InvalidInput("time", time, "is not a column", "Name the column that holds the event time.")
         return time
 
     @property
@@ -152,7 +152,7 @@ class JoinQuery(_Checked):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not _QUERY_NAME.fullmatch(name):
-            raise InvalidInput("name", name, "is no name for a query", "Use up to 100 letters, digits, _, . and -.")
+            raise InvalidInput("name", name, "is not a name for a query", "Use up to 100 letters, digits, _, . and -.")
         return name
 
     @field_validator("where", mode="before")
@@ -189,7 +189,7 @@ class JoinQuery(_Checked):
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidInput("partitions", self.partitions, "is out of range", f"Use 1 to {PARTITIONS_MAX}.")
         if self.workers < 1:
-            raise InvalidInput("workers", self.workers, "is no number of workers", "Use 1 or more.")
+            raise InvalidInput("workers", self.workers, "is not a number of workers", "Use 1 or more.")
         if self.workers > self.partitions:
             raise InvalidInput(
                 "workers",
@@ -203,7 +203,7 @@ class JoinQuery(_Checked):
             for worker, plan in self.plan.items():
                 if not 0 <= worker < self.workers:
                     raise InvalidInput(
-                        "plan", worker, "is no worker of this query", f"Use a number from 0 to {self.workers - 1}."
+                        "plan", worker, "is not a worker of this query", f"Use a number from 0 to {self.workers - 1}."
                     )
                 parse_plan(plan, names, f"plan[{worker}]")
         return self

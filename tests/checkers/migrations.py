@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from balancing.protocols.migration import StoryLine, Migration, Request, Wave
+from balancing.protocols.migration import Migration, Request, StoryLine, Wave
 from balancing.protocols.table import State
 
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from balancing.protocols.migration import Migration, parse_migration
+from manager.keeping import keep_turning
 from manager.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest, enqueue, parse_rebalance
-from manager.runner import QueryRunner
+from manager.runner import QueryRunner, make_runner
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from tests.simulation.data_plane import DataPlane
@@ -107,7 +108,7 @@ class World:
         settings = replace(QUICK, **changes)
         store = ManagerStore(url or self.server.url, settings.redis_timeout_s)
         self._stores.append(store)
-        runner = QueryRunner(store, self.query, name, settings, crash=crash or (lambda point: None))
+        runner = make_runner(store, self.query, name, settings, crash=crash or (lambda point: None))
         self.runners[name] = runner
         self._stops[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._until_killed(runner, self._stops[name]))
@@ -115,7 +116,7 @@ class World:
 
     async def _until_killed(self, runner: QueryRunner, stop: asyncio.Event) -> None:
         try:
-            await runner.run(stop)
+            await keep_turning(runner, stop)
         except Killed:
             self.end_lease(runner)
 

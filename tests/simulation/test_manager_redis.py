@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from manager.runner import QueryRunner
+from manager.runner import make_runner
 from tests.simulation.managers import QUICK, Proxy, World, move
 from trimtab.embedded import EmbeddedRedis
 
@@ -122,7 +122,7 @@ def test_a_standby_that_never_led_does_not_lead_with_too_small_a_token(server: E
             third = world.manager("third")
             await world.ask(move())
             assert (await world.ended()).state == "committed" and world.plane.bound.fence == 3
-            standby = QueryRunner(world.store, world.query, "standby", QUICK)
+            standby = make_runner(world.store, world.query, "standby", QUICK)
             await standby.turn()
             world.running = False
             world.tasks["third"].cancel()

@@ -19,7 +19,7 @@ from balancing.proposal import make_proposal
 from balancing.settings import Settings
 from manager.lease import Fenced
 from manager.requests import RebalanceRequest, requested, view
-from manager.runner import QueryRunner
+from manager.runner import make_runner
 from manager.settings import Rules
 from manager.store import ManagerStore
 from tests.simulation.managers import QUICK, Killer, World, move
@@ -314,7 +314,7 @@ def test_two_managers_at_once(server: EmbeddedRedis, raw: redis.Redis) -> None:
     async def scenario() -> None:
         async with World(server, window=20) as world:
             store = ManagerStore(server.url)
-            sleeper = QueryRunner(store, world.query, "sleeper", QUICK, clock=lambda: 0.0)
+            sleeper = make_runner(store, world.query, "sleeper", QUICK, clock=lambda: 0.0)
             await world.ask(move(), strategy="ptlb")
 
             async def has_begun() -> bool:
