@@ -14,7 +14,7 @@ from balancing.explain import Arrival, why_here, why_no_move
 from balancing.load import Snapshot
 from balancing.proposal import make_proposal
 from balancing.situation import Situation
-from balancing.triggers import TriggerState, accept, decide, parse_trigger_state
+from balancing.triggers import accept, decide
 from manager.store import Json, now_ms
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["explain"])
@@ -35,7 +35,7 @@ async def explain(query: QueryName, use: Use) -> Json:
     """Decided anew from the load and the settings as they are now, with what the balancer remembers."""
     load, settings = await _load(use, await use.situation(query)), await use.store.auto(query)
     last = await use.store.decision(query)
-    decision = decide(load, settings, _remembered(last), now_ms())
+    decision = decide(load, settings, await use.store.trigger_state(query), now_ms())
     if decision.act:
         proposal = await asyncio.to_thread(make_proposal, load, balancer(settings.policy), settings, id="explain")
         decision = accept(decision, proposal, settings, now_ms())
@@ -49,13 +49,6 @@ async def explain_group(query: QueryName, group: int, use: Use) -> Json:
     load, settings = await _load(use, situation), await use.store.auto(query)
     explanation = why_here(load, settings, group, await _arrival(use, query, group))
     return {"query": query, **explanation.to_json()}
-
-
-def _remembered(last: Json | None) -> TriggerState:
-    try:
-        return TriggerState() if last is None else parse_trigger_state(last["state"])
-    except (KeyError, TypeError, ValueError):
-        return TriggerState()
 
 
 async def _load(use: Backend, situation: Situation) -> Snapshot:
