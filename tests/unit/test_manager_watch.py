@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from balancing.protocols.migration import Migration, Request
 from balancing.rules import Rules
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
