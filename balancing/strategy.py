@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.settings import STRATEGIES, Strategy
+from balancing.words import STRATEGIES, Strategy
 from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
@@ -219,7 +219,7 @@ def choose(
 
 def _asked(strategy: str) -> Strategy:
     if strategy not in STRATEGIES:
-        raise InvalidInput("strategy", strategy, "is no strategy", f"Use one of {', '.join(STRATEGIES)}.")
+        raise InvalidInput("strategy", strategy, "is not a strategy", f"Use one of {', '.join(STRATEGIES)}.")
     return "ptlb" if strategy == "ptlb" else "mslb"
 
 
