@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from plans.tree import parse_plan
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
+from trimtab.owners import FirstOwners, first_owners, parse_first_owners
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,6 +118,7 @@ class JoinQuery(_Checked):
         "where": "a list of SQL conditions",
         "ordered": "True or False",
         "plan": "a join tree, or one for each of some workers by number",
+        "owners": 'a dictionary such as {0: "50%", 2: [4, 9, 17]}: worker -> share or list of partition groups',
     }
 
     name: str
@@ -132,6 +134,9 @@ class JoinQuery(_Checked):
     plan: str | dict[int, str] = "left-deep"
     """The join tree: left-deep, mjoin (one multi-way operator), or a tree such as "((B C) A)"; or one for each of some
     workers by number, the others then being left-deep. A worker keeps the plan that it started with."""
+    owners: FirstOwners = {}
+    """Who owns which partition groups at first: worker -> share such as "50%", or list of groups. The remaining groups
+    are dealt in turn among the workers that are not named. A checkpoint keeps the mapping that it has."""
 
     @property
     def window_us(self) -> int:
@@ -148,6 +153,11 @@ class JoinQuery(_Checked):
             return (self.plan,) * self.workers
         return tuple(self.plan.get(worker, "left-deep") for worker in range(self.workers))
 
+    @property
+    def first_owners(self) -> tuple[int, ...]:
+        """The owner of each partition group in the first epoch."""
+        return first_owners(self.owners, self.partitions, self.workers)
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
@@ -159,6 +169,11 @@ class JoinQuery(_Checked):
     @classmethod
     def _one_condition_is_a_list(cls, where: Any) -> Any:
         return (where,) if isinstance(where, str) else where
+
+    @field_validator("owners", mode="before")
+    @classmethod
+    def _parse_owners(cls, owners: Any) -> FirstOwners:
+        return parse_first_owners(owners)
 
     @model_validator(mode="after")
     def _check(self) -> JoinQuery:
@@ -206,6 +221,7 @@ class JoinQuery(_Checked):
                         "plan", worker, "is not a worker of this query", f"Use a number from 0 to {self.workers - 1}."
                     )
                 parse_plan(plan, names, f"plan[{worker}]")
+        first_owners(self.owners, self.partitions, self.workers)
         return self
 
     def join(

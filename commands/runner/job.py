@@ -71,6 +71,7 @@ class QueryPart(_Part):
     where: str | list[str] = []
     ordered: bool = False
     plan: str | dict[int, str] = JoinQuery.model_fields["plan"].default
+    owners: dict[Any, Any] = {}
     streams: dict[str, StreamPart]
 
     @field_validator("partitions", "workers", mode="before")
@@ -132,6 +133,7 @@ class JobFile(_Part):
                 where=(part.where,) if isinstance(part.where, str) else tuple(part.where),
                 ordered=part.ordered,
                 plan=part.plan,
+                owners=part.owners,
                 streams=tuple(streams),
             )
         except InvalidInput as error:

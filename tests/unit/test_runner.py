@@ -84,6 +84,12 @@ def test_the_example_is_good() -> None:
     assert load_job(example, {}).join_query().stream_names == ("A", "B", "C")
 
 
+def test_owners_by_share_and_by_list(tmp_path: Path) -> None:
+    text = GOOD.replace("workers: 2", "workers: 3\n  owners: {0: '${SHARE}', '2': [15]}")
+    query = _load(tmp_path, text, {"SHARE": "50%"}).join_query()
+    assert query.first_owners == (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "field", "words"),
     [
@@ -95,6 +101,9 @@ def test_the_example_is_good() -> None:
         ("where: [A.price < B.price]", "where:", "query.where", "leave the line out"),
         ("checkpoint: checkpoint", "checkpoint: ''", "checkpoint", "is not a directory"),
         ("  streams:\n", "  plan: {7: mjoin}\n  streams:\n", "query.plan", "is not a worker"),
+        ("  streams:\n", "  owners: {7: 50%}\n  streams:\n", "query.owners", "is not a worker of this query"),
+        ("  streams:\n", "  owners: {0: half}\n  streams:\n", "query.owners[0]", "is not a share"),
+        ("  streams:\n", "  owners: 50%\n  streams:\n", "query.owners", "name: value"),
         ("  workers: 2", "  wokers: 2", "query.wokers", "Did you mean 'workers'?"),
         ("  name: orders\n", "", "query.name", "is missing"),
         ("    A:\n", "    1x:\n", "query.streams.1x", "is not a name for a stream"),
