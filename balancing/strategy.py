@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.settings import STRATEGIES, Strategy
+from balancing.words import STRATEGIES, Strategy
 from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
