@@ -26,6 +26,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import InvalidInput
 from trimtab.keys import CODE, GROUP
 from trimtab.store import Store
+from worker.arriving import WORKER_KEY
 from worker.spark import FRAMES_OUTPUT, INPUT, JoinWorker, WorkerTask
 from worker.spec import ConditionSpec, JoinSpec, StreamSpec
 
@@ -87,7 +88,7 @@ def build_join(
         rebuild=rebuild,
     )
     output = FRAMES_OUTPUT if task.frames_out else travelling
-    joined = routed.groupBy("worker_key").transformWithStateInPandas(JoinWorker(task), output, "Append", "None")
+    joined = routed.groupBy(WORKER_KEY).transformWithStateInPandas(JoinWorker(task), output, "Append", "None")
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
@@ -117,6 +118,7 @@ def _split(
     selected = frame.select(*(transport.travelling(field) for field in frame.schema.fields), *extra)
     task = SplitTask(
         stream=index,
+        name=given.stream.name,
         arriving=tuple(selected.columns),
         key=given.key,
         time=given.time,

@@ -7,7 +7,6 @@ report. Rows whose key or time is null never join: dropped and counted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,18 +16,11 @@ from pyspark import TaskContext
 
 from split_union.routing import Routes, route, routes_of
 from trimtab import frames, offset_log
-from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows
+from trimtab.evidence import Seen, Tally, arriving_digests
+from trimtab.keys import CODE, GROUP, KEY, KeySpec, canonical_bytes, complete_rows, timestamps_us
 from trimtab.spark_task import batch_identity, check_version, settle
+from worker.arriving import frame_row, tick_rows
 
-FRAME_SCHEMA = pa.schema(
-    [
-        pa.field("worker_key", pa.int64(), nullable=False),
-        pa.field("stream", pa.int32(), nullable=False),
-        pa.field("bad_rows", pa.int64(), nullable=False),
-        pa.field("seen_rows", pa.string()),
-        pa.field("frame", pa.binary()),
-    ]
-)
 _GATHER_BYTES_MAX = 4 * frames.FRAME_BYTES_MAX
 
 
@@ -37,8 +29,10 @@ class SplitTask:
     """All that a split task is shipped with."""
 
     stream: int
+    name: str
+    """The stream's name."""
     arriving: tuple[str, ...]
-    """Names of the columns as they arrive: they travel to this task without."""
+    """Columns arrive as c0, c1, ...; these are their real names."""
     key: KeySpec
     time: str
     key_source: tuple[str, ...]
@@ -53,22 +47,26 @@ class SplitTask:
         context = TaskContext.get()
         assert context is not None
         batch, query_id = batch_identity(context)
-        epoch = offset_log.binding(self.checkpoint, query_id, batch).epoch
+        bound = offset_log.binding(self.checkpoint, query_id, batch)
+        epoch = bound.epoch
         routes = routes_of(epoch, offset_log.epoch_before(self.checkpoint, query_id, batch, epoch))
-        watched = sorted(epoch.moving)
-        seen = np.zeros(len(epoch.owners), np.int64)
+        watcher = None
+        if epoch.moves:
+            # The watermark of the batch before decides what is late; the first batch has only its own.
+            before = offset_log.binding(self.checkpoint, query_id, batch - 1) if batch else bound
+            watcher = Watcher(self.name, sorted(epoch.moving), len(epoch.owners), before.watermark_us)
         reached: set[int] = set()
         bad_rows = 0
         for gathered in _gathered(batches):
             kept = self._complete(gathered.rename_columns(self.arriving))
             bad_rows += gathered.num_rows - kept.num_rows
             if kept.num_rows:
-                if watched:
-                    seen += np.bincount(kept.column(GROUP).to_numpy(zero_copy_only=False), minlength=seen.size)
+                if watcher is not None:
+                    watcher.add(kept.column(GROUP), kept.column(self.time))
                 yield from self._frames(kept, routes, reached)
-        told = context.partitionId() % len(self.worker_keys)
-        seen_rows = {str(group): int(seen[group]) for group in watched if seen[group]}
-        yield ticks(self.worker_keys, self.stream, reached, told=told, bad_rows=bad_rows, seen_rows=seen_rows)
+        listener = context.partitionId() % len(self.worker_keys)
+        seen = {} if watcher is None else watcher.seen
+        yield ticks(self.worker_keys, self.stream, reached, listener=listener, bad_rows=bad_rows, seen=seen)
         settle()
 
     def _complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -86,7 +84,7 @@ class SplitTask:
             reached.add(worker)
             rows = batch if mine.size == batch.num_rows else batch.take(pa.array(mine))
             for piece in frames.slices(rows):
-                yield _row(self.worker_keys[worker], self.stream, 0, frames.encode(piece))
+                yield frame_row(self.worker_keys[worker], self.stream, frames.encode(piece))
 
     def _packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Payload columns, then the columns that the worker needs beside them."""
@@ -101,27 +99,63 @@ class SplitTask:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
+class Watcher:
+    """Counts rows of moving groups before they are routed: what the audit compares with what workers did.
+
+    Late rows are told apart here by the same rule as in the worker, but read from the offset log by this task itself.
+    """
+
+    def __init__(self, stream: str, groups: Sequence[int], partitions: int, late_us: int) -> None:
+        self._stream = stream
+        self._groups = groups
+        self._late_us = late_us
+        self._watched = np.zeros(partitions, np.bool_)
+        self._watched[list(groups)] = True
+        self._rows, self._on_time = np.zeros(partitions, np.int64), np.zeros(partitions, np.int64)
+        self._digests = np.zeros(partitions, np.uint64)
+
+    def add(self, group_column: pa.Array, time_column: pa.Array) -> None:
+        group = group_column.to_numpy(zero_copy_only=False)
+        mine = np.flatnonzero(self._watched[group])
+        group, time_us = group[mine], timestamps_us(time_column)[mine]
+        on_time = time_us > self._late_us
+        self._rows += np.bincount(group, minlength=self._rows.size)
+        group, time_us = group[on_time], time_us[on_time]
+        self._on_time += np.bincount(group, minlength=self._rows.size)
+        np.add.at(self._digests, group, arriving_digests(self._stream, group, time_us))
+
+    @property
+    def seen(self) -> dict[int, Seen]:
+        """Of each group that had rows."""
+        return {
+            group: Seen(
+                rows=int(self._rows[group]),
+                on_time=Tally(rows=int(self._on_time[group]), digest=int(self._digests[group])),
+            )
+            for group in self._groups
+            if self._rows[group]
+        }
+
+
 def ticks(
     worker_keys: Sequence[int],
     stream: int = 0,
     reached: Collection[int] = (),
     *,
-    told: int = 0,
+    listener: int = 0,
     bad_rows: int = 0,
-    seen_rows: Mapping[str, int] | None = None,
+    seen: Mapping[int, Seen] | None = None,
 ) -> pa.RecordBatch:
-    """A row without a frame for each worker that got none, and for the one that is told what this task counted."""
+    """A row without a frame for each worker that got none, and for the listener, which hears what this task counted."""
     workers = [worker for worker in range(len(worker_keys)) if worker not in reached]
-    if (bad_rows or seen_rows) and told not in workers:
-        workers.append(told)
-    columns = [
-        pa.array([worker_keys[worker] for worker in workers], pa.int64()),
-        pa.array([stream] * len(workers), pa.int32()),
-        pa.array([bad_rows if worker == told else 0 for worker in workers], pa.int64()),
-        pa.array([json.dumps(seen_rows) if seen_rows and worker == told else None for worker in workers], pa.string()),
-        pa.nulls(len(workers), pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
+    if (bad_rows or seen) and listener not in workers:
+        workers.append(listener)
+    return tick_rows(
+        [worker_keys[worker] for worker in workers],
+        stream,
+        [bad_rows if worker == listener else 0 for worker in workers],
+        [seen if worker == listener else None for worker in workers],
+    )
 
 
 def tick_every_worker(worker_keys: Sequence[int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,16 +176,3 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             pending, size = [], 0
     if pending:
         yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
-
-
-def _row(worker_key: int, stream: int, bad_rows: int, frame: pa.Buffer) -> pa.RecordBatch:
-    length = pa.py_buffer(np.array([0, frame.size], np.int32))
-    binary = pa.Array.from_buffers(pa.binary(), 1, [None, length, frame])
-    columns = [
-        pa.array([worker_key], pa.int64()),
-        pa.array([stream], pa.int32()),
-        pa.array([bad_rows], pa.int64()),
-        pa.nulls(1, pa.string()),
-        binary,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)

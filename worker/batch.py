@@ -1,14 +1,14 @@
 """One micro-batch of one worker, from frames in to results out. Knows neither Spark nor Redis.
 
-Order of things: open moves, late rows out, join, purge, packages for moves, persist, publish. Late means at or before
-the watermark of the batch before (Spark's rule); purging goes by this batch's. So no row that is not late can miss a
-partner that was purged.
+Order of things: open moves, late rows out, join, evidence, purge, packages for moves, persist, publish. Late means at
+or before the watermark of the batch before (Spark's rule); purging goes by this batch's. So no row that is not late can
+miss a partner that was purged.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +20,20 @@ import pyarrow as pa
 from plans.tree import parse_plan
 from trimtab import frames
 from trimtab.epochs import Epoch
+from trimtab.evidence import Evidence
 from trimtab.keys import GROUP, timestamps_us
-from trimtab.moves import MoveReport
+from trimtab.moves import Answer
+from trimtab.reports import MoveReport
+from worker.answers import answers
 from worker.buffers import Tuples
-from worker.durable import DurableState, Record
-from worker.engine import Engine, GroupLoad
-from worker.protocol import Keys, WorkerMoves, rebuilt_tracks
+from worker.durable import DurableState, Keys, Record, Role, is_aside
+from worker.engine import Engine, GroupLoad, Track
+from worker.joining import JoinState
+from worker.protocol import WorkerMoves, frozen_groups, tracked_roles
 from worker.resident import Residence, new_stamp
 from worker.spec import JoinSpec
 from worker.transfers import TransferStore
+from worker.witness import Waiting, evidence_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,10 @@ class BatchInput:
 class BatchOutcome:
     """What happened, for the report, and the results in pieces of at most a frame."""
 
+    stamp: str = ""
+    """Names this attempt."""
+    stamp_before: str = ""
+    """Names the attempt that this one goes on from: the committed one of the worker's previous batch."""
     pieces: list[pa.RecordBatch] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
@@ -66,8 +75,9 @@ class BatchOutcome:
     arrived: npt.NDArray[np.int64] | None = None
     """Rows that came in by partition group, late ones included."""
     moves: list[MoveReport] = field(default_factory=list)
-    chosen: dict[str, list[int]] = field(default_factory=dict)
+    chosen: dict[str, Answer] = field(default_factory=dict)
     group_state_rows: npt.NDArray[np.int64] | None = None
+    group_bytes: npt.NDArray[np.int64] | None = None
     phase_ns: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
@@ -87,11 +97,12 @@ def run_batch(
     transfers: TransferStore,
     result_schema: pa.Schema,
 ) -> BatchOutcome:
-    outcome = BatchOutcome()
     stamp = new_stamp(given.batch)
+    outcome = BatchOutcome(stamp=stamp)
     with outcome.phase("state"):
         record = durable.record()
-    moves = WorkerMoves(given.worker, given.batch, given.epoch, given.epoch_before, record, durable, transfers)
+    outcome.stamp_before = "" if record is None else record.stamp
+    moves = WorkerMoves(given.worker, given.batch, given.epoch, given.epoch_before, spec, record, durable, transfers)
     committed = None if record is None or given.rebuild else record.stamp
     directory, saved = residence.claim(committed, stamp)
     try:
@@ -103,23 +114,13 @@ def run_batch(
                 engine = _rebuilt(spec, directory, durable, record, given.plan)
                 outcome.hit = record is None
         outcome.plan = str(engine.plan)
-        late_us = _late_us(given, record)
-        _join(engine, given, late_us, moves, durable, outcome, result_schema)
+        state = JoinState(engine)
+        witnessed = _join(state, given, _late_us(given, record), moves, durable, outcome, result_schema)
+        assert outcome.arrived is not None
+        outcome.moves = moves.reports(outcome.arrived, state.load, witnessed)
+        outcome.chosen = answers(given.epoch, given.worker, state.load, state.group_bytes(), transfers)
         with outcome.phase("state"):
-            durable.put_record(
-                Record(
-                    batch=given.batch,
-                    stamp=stamp,
-                    applied_epoch=given.epoch.number,
-                    fence=given.epoch.fence,
-                    watermark_us=given.watermark_us,
-                    horizon_us=engine.horizon,
-                    plan=outcome.plan,
-                    groups=moves.groups,
-                    barriers={str(group): since for group, since in moves.barriers.items()},
-                    roles=list(moves.roles.values()),
-                )
-            )
+            durable.put_record(_record(given, stamp, moves, engine))
         with outcome.phase("publish"):
             # Row numbers that are about to run out are drawn anew by a rebuild.
             saved = None if engine.worn else engine.saved()
@@ -134,6 +135,22 @@ def run_batch(
     return outcome
 
 
+def _record(given: BatchInput, stamp: str, moves: WorkerMoves, engine: Engine) -> Record:
+    return Record(
+        batch=given.batch,
+        stamp=stamp,
+        applied_epoch=given.epoch.number,
+        fence=given.epoch.fence,
+        watermark_us=given.watermark_us,
+        horizon_us=engine.horizon,
+        plan=str(engine.plan),
+        groups=moves.groups,
+        owned=moves.owned,
+        barriers={str(group): since for group, since in moves.barriers.items()},
+        roles=moves.roles,
+    )
+
+
 def _late_us(given: BatchInput, record: Record | None) -> int:
     """Rows at or before this are late: the watermark of the batch before."""
     if record is None or given.batch == 0:
@@ -145,42 +162,66 @@ def _late_us(given: BatchInput, record: Record | None) -> int:
 
 
 def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:
+    """The engine as it was when the record was written.
+
+    Rows that wait are not loaded: they were not joined. Groups that were frozen keep their own horizon. Rows of groups
+    that left this worker stay behind their barrier, though a frame that has other groups' rows, too, still holds them.
+    """
     engine = Engine.create(spec, parse_plan(plan if record is None else record.plan, spec.names), directory)
     if record is not None:
-        held = {(batch, number) for role in record.roles for batch, number in role.held}
+        engine.frozen = frozen_groups(record.roles)
         barriers = np.zeros(spec.partitions, np.int64)
         for group, since in record.barriers.items():
             barriers[int(group)] = since
         leaves: list[Tuples] = []
         first_rows: dict[str, list[tuple[int, int]]] = {}
         for key, stream, frame in durable.rows():
-            if key not in held:
+            if not is_aside(key, len(spec.names)):
                 first_rows.setdefault(stream, []).append((key[0], engine.payload[stream].next_row))
                 tuples = engine.load_rows(stream, frames.decode(frame), pa.py_buffer(frame), key)
                 leaves.append(tuples.take(np.flatnonzero(barriers[tuples.group] <= key[0])))
         engine.restore(leaves, record.horizon_us)
-        rebuilt_tracks(engine, record, first_rows)
+        _restore_tracks(engine, record.roles, first_rows)
     return engine
 
 
+def _restore_tracks(engine: Engine, roles: Iterable[Role], first_rows: Mapping[str, list[tuple[int, int]]]) -> None:
+    """Old and new after a rebuild: by the batch that rows are filed under.
+
+    `first_rows[stream]` lists (batch, row number) of each frame in the order it was loaded.
+    """
+    for role in tracked_roles(roles):
+        first_new = {}
+        for stream, store in engine.payload.items():
+            later = (row for batch, row in first_rows.get(stream, ()) if batch >= role.since_batch)
+            first_new[stream] = next(later, store.next_row)
+        engine.tracks[role.move] = Track(engine.flags(role.groups), first_new)
+
+
 def _join(
-    engine: Engine,
+    state: JoinState,
     given: BatchInput,
     late_us: int,
     moves: WorkerMoves,
     durable: DurableState,
     outcome: BatchOutcome,
     result_schema: pa.Schema,
-) -> None:
+) -> dict[str, Evidence]:
+    engine = state.engine
     spec = engine.spec
-    outcome.load = load = GroupLoad.zero(spec.partitions)
+    outcome.load = state.load
     outcome.arrived = np.zeros(spec.partitions, np.int64)
-    results: list[Tuples] = []
+    waiting = None
+    if moves.roles:
+        with outcome.phase("evidence"):
+            state.watch()
+            waiting = Waiting(moves, durable, engine)
     with outcome.phase("take in"):
-        moves.begin(engine, late_us - spec.window_us, lambda new: results.append(engine.insert(new, load)))
+        moves.begin(state, late_us - spec.window_us)
     with outcome.phase("decode"):
         arrived = _decode(spec, given.frames, late_us, outcome)
-        arrived = moves.hold(arrived, spec.names, spec.partitions)
+    with outcome.phase("put aside"):
+        arrived = moves.put_aside(arrived, outcome.arrived)
     keys = Keys(given.batch, spec.names)
     for stream in spec.names:
         for number, piece in enumerate(arrived.get(stream, ())):
@@ -189,27 +230,31 @@ def _join(
                 frame = frames.encode(piece)
                 new = engine.load_rows(stream, piece, frame, key)
             with outcome.phase("join"):
-                results.append(engine.insert(new, load))
+                state.insert(new)
             with outcome.phase("state"):
                 durable.put_rows(key, stream, frame.to_pybytes())
-    results = [tuples for tuples in results if len(tuples)]
-    outcome.results = sum(map(len, results))
+    state.results = [tuples for tuples in state.results if len(tuples)]
+    outcome.results = sum(map(len, state.results))
     with outcome.phase("encode"):
-        if results:
-            outcome.pieces = list(engine.results(results, result_schema))
-    true_horizon = given.watermark_us - spec.window_us
+        if state.results:
+            outcome.pieces = list(engine.results(state.results, result_schema))
+    horizon = given.watermark_us - spec.window_us
+    witnessed: dict[str, Evidence] = {}
+    if waiting is not None:
+        with outcome.phase("evidence"):
+            witnessed = evidence_of(moves, state, waiting, horizon, given.batch)
     with outcome.phase("join"):
-        expired = engine.purge(moves.purge_horizon(true_horizon))
-        outcome.state_rows, outcome.group_state_rows = engine.live_rows()
-        outcome.combined_rows = engine.combined_rows()
+        expired = engine.purge(horizon)
+        census = state.census()
+        outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows
+        outcome.group_state_rows, outcome.group_bytes = census.group_rows, census.group_bytes
         outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
     with outcome.phase("pack"):
-        moves.end(engine, true_horizon)
+        moves.end(horizon)
     with outcome.phase("state"):
         for key in expired:
             durable.remove_rows(key)
-    outcome.moves = moves.reports(outcome.arrived, load)
-    outcome.chosen = moves.chosen(load, outcome.group_state_rows)
+    return witnessed
 
 
 def _decode(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +31,38 @@ NEARLY_FULL: Final = 0.8
 NEVER: Final = -(2**62)
 """A time before all others, whose distance to any of them still fits into 64 bits."""
 
+AFTER_ALL: Final = 2**62
+"""A time after all others."""
+
 Flags = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Int16s = npt.NDArray[np.int16]
 Refs = npt.NDArray[np.uint32]
+
+
+_NONE_FROZEN: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """Tuples that begin before `us` have expired, but for those of frozen groups, which have a horizon each."""
+
+    us: int
+    floors: Int64s = field(default_factory=lambda: _NONE_FROZEN)
+    """Empty, or a horizon for each group: that of a frozen one, else AFTER_ALL."""
+
+    @classmethod
+    def of(cls, us: int, frozen: Mapping[int, int], partitions: int) -> Horizon:
+        if not frozen:
+            return cls(us)
+        floors = np.full(partitions, AFTER_ALL, np.int64)
+        floors[list(frozen)] = list(frozen.values())
+        return cls(us, floors)
+
+    def by_group(self, partitions: int) -> Int64s:
+        """The horizon of each group."""
+        return np.minimum(self.us, self.floors) if self.floors.size else np.full(partitions, self.us, np.int64)
 
 
 def flags_of(groups: Iterable[int], partitions: int) -> Flags:
@@ -130,7 +157,13 @@ class StateBuffer:
     def nbytes(self) -> int:
         return len(self._memory)
 
-    def append(self, tuples: Tuples, horizon: int) -> None:
+    @property
+    def tuple_bytes(self) -> int:
+        """What one tuple takes up in the columns: key, span, group, references, link."""
+        spans = 1 if self.is_leaf else 2
+        return 8 + 8 * spans + 2 + 4 * len(self.streams) + 4
+
+    def append(self, tuples: Tuples, horizon: Horizon) -> None:
         """Add tuples and index them; makes room first, by dropping what expired before `horizon` or by growing."""
         count = len(tuples)
         if count == 0:
@@ -176,32 +209,36 @@ class StateBuffer:
             np.take(source, right, out=refs[len(new.streams) + row], mode="clip")
         return Tuples(new.streams + self.streams, new.code[left], lo, hi, new.group[left], refs)
 
-    def purge(self, horizon: int) -> None:
+    def purge(self, horizon: Horizon) -> None:
         """Move the tail past what began before `horizon`. Out-of-order rows behind it wait for the next clean-up."""
-        self.tail = kernels.advance_tail(self.lo, self.tail, self.head, horizon)
+        self.tail = kernels.advance_tail(self.lo, self.group, self.tail, self.head, horizon.us, horizon.floors)
 
     @property
     def full_share(self) -> float:
         return self.head / self.capacity
 
-    def make_room_ahead(self, horizon: int) -> None:
+    def make_room_ahead(self, horizon: Horizon) -> None:
         if self.full_share > NEARLY_FULL:
             self._make_room(0, horizon)
 
-    def live(self, horizon: int) -> Tuples:
+    def live(self, horizon: Horizon) -> Tuples:
         """Copies of the live tuples in arrival order."""
-        return self._tuples(kernels.live_positions(self.lo, self.tail, self.head, horizon))
+        return self.at(kernels.live_positions(self.lo, self.group, self.tail, self.head, horizon.us, horizon.floors))
 
-    def live_of(self, wanted: Flags, horizon: int) -> Tuples:
+    def live_of(self, wanted: Flags, horizon: Horizon) -> Tuples:
         """Copies of the live tuples of some groups in arrival order."""
-        return self._tuples(kernels.live_positions_of(self.lo, self.group, self.tail, self.head, horizon, wanted))
+        positions = kernels.live_positions_of(
+            self.lo, self.group, self.tail, self.head, horizon.us, horizon.floors, wanted
+        )
+        return self.at(positions)
 
     def expire(self, gone: Flags) -> None:
         """Forget the tuples of some groups; their space is freed with that of the expired ones."""
         kernels.expire(self.lo, self.group, self.tail, self.head, gone, NEVER)
 
-    def count_live(self, horizon: int, counts: Int64s) -> int:
-        return int(kernels.count_live(self.lo, self.group, self.tail, self.head, horizon, counts))
+    def count_live(self, horizon: Horizon, counts: Int64s) -> int:
+        columns = self.lo, self.group, self.tail, self.head
+        return int(kernels.count_live(*columns, horizon.us, horizon.floors, counts))
 
     def close(self) -> None:
         """Unmap, so that the file's space can go as soon as its name does."""
@@ -211,7 +248,8 @@ class StateBuffer:
         self.following = self.slots = np.empty(0, np.int32)
         del self._memory
 
-    def _tuples(self, positions: Int32s) -> Tuples:
+    def at(self, positions: Int32s) -> Tuples:
+        """Copies of the tuples at some positions."""
         return Tuples(
             self.streams,
             self.code[positions],
@@ -221,7 +259,7 @@ class StateBuffer:
             self.refs[:, positions],
         )
 
-    def _make_room(self, count: int, horizon: int) -> None:
+    def _make_room(self, count: int, horizon: Horizon) -> None:
         kept = self.live(horizon)
         needed = len(kept) + count
         capacity = self.capacity
@@ -241,8 +279,7 @@ class StateBuffer:
     def _map(self, *, new: bool) -> None:
         capacity = self.capacity
         bits = max(int(capacity * 1.3).bit_length(), 1)
-        spans = 1 if self.is_leaf else 2
-        width = capacity * (8 + 8 * spans + 4 * len(self.streams) + 4 + 2) + 16
+        width = capacity * self.tuple_bytes + 16
         total = width + 4 * (1 << bits)
         if new:
             # Another file under an old name: somebody may still have that one mapped.

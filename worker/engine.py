@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from plans.tree import Join, inner_states, parse_plan, path, states
 from trimtab import conditions, frames
 from trimtab.keys import GROUP, codes, timestamps_us
-from worker.buffers import NEVER, Flags, Int64s, Refs, StateBuffer, Tuples, flags_of
+from worker.buffers import NEVER, Flags, Horizon, Int64s, Refs, StateBuffer, Tuples, flags_of
 from worker.payload import DurableKey, PayloadStore
 from worker.spec import ConditionSpec, JoinSpec, Saved, result_names
 
@@ -61,8 +62,24 @@ class Exported:
     """The leaf rows as tuples, for counting and digests."""
 
 
+@dataclass(frozen=True)
+class Census:
+    """What is live in all states of a worker."""
+
+    state_rows: int
+    """Rows of the streams."""
+    combined_rows: int
+    """Tuples of the states above them."""
+    group_rows: Int64s
+    """Rows of the streams, by partition group."""
+    group_bytes: Int64s
+    """Bytes of columns and payload that a partition group's live tuples take up, in every state."""
+
+
 @dataclass
-class _Condition:
+class Condition:
+    """A condition over several streams, ready to be evaluated."""
+
     spec: ConditionSpec
     tree: Any
 
@@ -78,23 +95,27 @@ class Engine:
     buffers: dict[tuple[str, ...], StateBuffer] = field(default_factory=dict)
     horizon: int = NEVER
     """Tuples that begin before this have expired: watermark - window."""
+    frozen: dict[int, int] = field(default_factory=dict)
+    """Groups of which nothing expires, and what their horizon was when they were frozen."""
     tracks: dict[str, Track] = field(default_factory=dict)
     """By move."""
 
     def __post_init__(self) -> None:
-        self._conditions = [_Condition(c, conditions.from_json(c.tree)) for c in self.spec.conditions]
+        self.conditions = [Condition(c, conditions.from_json(c.tree)) for c in self.spec.conditions]
 
     @classmethod
     def create(cls, spec: JoinSpec, plan: Join, directory: Path) -> Engine:
         engine = cls(spec, plan, directory)
-        engine.payload = {name: PayloadStore(directory, name) for name in spec.names}
+        engine.payload = {name: PayloadStore(directory, name, spec.partitions) for name in spec.names}
         engine.buffers = {streams: StateBuffer.create(directory, streams) for streams in states(plan)}
         return engine
 
     @classmethod
     def attach(cls, spec: JoinSpec, directory: Path, saved: Saved) -> Engine:
         engine = cls(spec, parse_plan(saved["plan"], spec.names), directory, horizon=saved["horizon"])
-        engine.payload = {entry["stream"]: PayloadStore.attach(directory, entry) for entry in saved["payload"]}
+        engine.frozen = {int(group): horizon for group, horizon in saved["frozen"].items()}
+        stores = [PayloadStore.attach(directory, entry, spec.partitions) for entry in saved["payload"]]
+        engine.payload = {store.stream: store for store in stores}
         buffers = [StateBuffer.attach(directory, entry) for entry in saved["buffers"]]
         engine.buffers = {buffer.streams: buffer for buffer in buffers}
         for move, (groups, first_new) in saved["tracks"].items():
@@ -105,6 +126,7 @@ class Engine:
         return {
             "plan": str(self.plan),
             "horizon": self.horizon,
+            "frozen": self.frozen,
             "payload": [store.saved() for store in self.payload.values()],
             "buffers": [buffer.saved() for buffer in self.buffers.values()],
             "tracks": {
@@ -115,12 +137,20 @@ class Engine:
     def close(self) -> None:
         for buffer in self.buffers.values():
             buffer.close()
+        for store in self.payload.values():
+            store.close()
         self.payload.clear()
+
+    @property
+    def limit(self) -> Horizon:
+        """Where tuples expire, those of frozen groups later than others."""
+        return Horizon.of(self.horizon, self.frozen, self.spec.partitions)
 
     def load_rows(self, stream: str, batch: pa.RecordBatch, frame: pa.Buffer, durable: DurableKey) -> Tuples:
         """Take a batch's rows of one stream into the payload; returns them as tuples, not yet in any state."""
         tuples = self.tuples_of(stream, batch)
-        tuples.refs[0] = self.payload[stream].append(frame, int(tuples.hi.max()), durable)
+        frozen_us = self._newest_frozen(tuples) if self.frozen else NEVER
+        tuples.refs[0] = self.payload[stream].append(frame, int(tuples.hi.max()), durable, frozen_us)
         return tuples
 
     def tuples_of(self, stream: str, batch: pa.RecordBatch) -> Tuples:
@@ -140,7 +170,7 @@ class Engine:
             moving = self._joined(moving, self.buffers[step.other], load.probes)
             if step.keep is not None:
                 self._keep(step.keep, moving)
-        self.buffers[own].append(new, self.horizon)
+        self.buffers[own].append(new, self.limit)
         moving = self._without_all_new(moving, load.suppressed)
         load.results += np.bincount(moving.group, minlength=self.spec.partitions)
         return moving
@@ -148,19 +178,46 @@ class Engine:
     def restore(self, rows: Iterable[Tuples], horizon: int) -> None:
         """Fill all states from leaf rows: what a rebuild does after it has loaded the durable state."""
         self.horizon = horizon
+        limit = self.limit
+        limits = limit.by_group(self.spec.partitions)
         for tuples in rows:
-            self.buffers[tuples.streams].append(tuples.take(np.flatnonzero(tuples.lo >= horizon)), horizon)
+            live = tuples.take(np.flatnonzero(tuples.lo >= limits[tuples.group]))
+            self.buffers[tuples.streams].append(live, limit)
         for node in inner_states(self.plan):
-            self._recompute(node, self.buffers[node.inputs[0].streams].live(horizon))
+            self._recompute(node, self.buffers[node.inputs[0].streams].live(limit))
 
     def purge(self, horizon: int) -> list[DurableKey]:
-        """Let expired tuples go: those that begin before `horizon` (a tuple is live while watermark - lo <= window)."""
+        """Let expired tuples go: those that begin before `horizon` (a tuple is live while watermark - lo <= window).
+
+        Of frozen groups nothing goes.
+        """
         self.horizon = max(self.horizon, horizon)
+        limit = self.limit
         for buffer in self.buffers.values():
-            buffer.purge(self.horizon)
+            buffer.purge(limit)
         # One at a time, before it must be: streams are alike, and all buffers would be cleaned up in the same batch.
-        max(self.buffers.values(), key=lambda buffer: buffer.full_share).make_room_ahead(self.horizon)
+        max(self.buffers.values(), key=lambda buffer: buffer.full_share).make_room_ahead(limit)
         return [key for store in self.payload.values() for key in store.drop_expired(self.horizon)]
+
+    def freeze(self, groups: Iterable[int], horizon: int) -> None:
+        """Let nothing of these groups expire that is live by `horizon`, until they are unfrozen."""
+        self.frozen |= dict.fromkeys(groups, horizon)
+        self._freeze_payload()
+
+    def unfreeze(self, groups: Iterable[int]) -> None:
+        self.frozen = {group: horizon for group, horizon in self.frozen.items() if group not in set(groups)}
+        self._freeze_payload()
+
+    def _freeze_payload(self) -> None:
+        for stream, store in self.payload.items():
+            store.freeze(partial(self._newest_frozen_of, stream) if self.frozen else None)
+
+    def _newest_frozen_of(self, stream: str, batch: pa.RecordBatch) -> int:
+        return self._newest_frozen(self.tuples_of(stream, batch))
+
+    def _newest_frozen(self, rows: Tuples) -> int:
+        floors = self.limit.floors[rows.group]
+        return int(np.max(rows.lo, where=rows.lo >= floors, initial=NEVER))
 
     @property
     def worn(self) -> bool:
@@ -182,25 +239,25 @@ class Engine:
         for buffer in self.buffers.values():
             buffer.expire(gone)
 
-    def newest_us(self, groups: Iterable[int], horizon: int) -> int | None:
-        """The largest timestamp of the live rows of some groups."""
+    def newest(self, groups: Iterable[int], horizon: int) -> tuple[int, str] | None:
+        """Time and stream of the newest live row of some groups."""
         wanted = self.flags(groups)
-        times = [b.live_of(wanted, horizon).lo for b in self.buffers.values() if b.is_leaf]
-        return max((int(each.max()) for each in times if each.size), default=None)
+        leaves = ((b.streams[0], b.live_of(wanted, Horizon(horizon)).lo) for b in self.buffers.values() if b.is_leaf)
+        return max(((int(times.max()), stream) for stream, times in leaves if times.size), default=None)
 
     def track(self, move: str, groups: Iterable[int]) -> None:
         """Rows of these groups that come from now on are new."""
         self.tracks[move] = Track(self.flags(groups), {name: store.next_row for name, store in self.payload.items()})
 
-    def export(self, groups: Iterable[int], horizon: int) -> Exported:
+    def export(self, groups: Iterable[int]) -> Exported:
         """Every live state of some groups (PTLB/MSLB section 4.2, step 6)."""
-        wanted = self.flags(groups)
+        wanted, limit = self.flags(groups), self.limit
         rows: dict[str, Tuples] = {}
         leaves: dict[str, list[pa.RecordBatch]] = {}
         combined: dict[tuple[str, ...], Refs] = {}
         # Leaves first, as `buffers` has them, so that what lies above can point to them.
         for streams, buffer in self.buffers.items():
-            found = buffer.live_of(wanted, horizon)
+            found = buffer.live_of(wanted, limit)
             if len(found) == 0:
                 continue
             if buffer.is_leaf:
@@ -219,7 +276,7 @@ class Engine:
         """
         rows: dict[str, Tuples] = {}
         for tuples in leaves:
-            self.buffers[tuples.streams].append(tuples, self.horizon)
+            self.buffers[tuples.streams].append(tuples, self.limit)
             stream = tuples.streams[0]
             rows[stream] = concatenated([rows[stream], tuples]) if stream in rows else tuples
         matching = {frozenset(streams): (streams, places) for streams, places in combined.items()}
@@ -231,16 +288,20 @@ class Engine:
             elif node.inputs[0].streams in taken:
                 taken[node.streams] = self._recompute(node, taken[node.inputs[0].streams])
 
-    def live_rows(self) -> tuple[int, Int64s]:
-        """Live leaf rows, in all and per partition group."""
-        counts = np.zeros(self.spec.partitions, np.int64)
-        total = sum(b.count_live(self.horizon, counts) for b in self.buffers.values() if b.is_leaf)
-        return total, counts
-
-    def combined_rows(self) -> int:
-        """Live tuples of the states above the leaves."""
-        ignored = np.zeros(self.spec.partitions, np.int64)
-        return sum(b.count_live(self.horizon, ignored) for b in self.buffers.values() if not b.is_leaf)
+    def census(self) -> Census:
+        """Count what is live, in one pass over every state."""
+        limit, partitions = self.limit, self.spec.partitions
+        group_rows, group_bytes = np.zeros(partitions, np.int64), np.zeros(partitions, np.float64)
+        totals = {True: 0, False: 0}
+        for streams, buffer in self.buffers.items():
+            counts = np.zeros(partitions, np.int64)
+            totals[buffer.is_leaf] += buffer.count_live(limit, counts)
+            width: Any = buffer.tuple_bytes
+            if buffer.is_leaf:
+                group_rows += counts
+                width = width + self.payload[streams[0]].row_bytes_by_group
+            group_bytes += counts * width
+        return Census(totals[True], totals[False], group_rows, group_bytes.astype(np.int64))
 
     def state_bytes(self) -> tuple[int, int]:
         """Bytes of columns and indexes, and of payload."""
@@ -269,7 +330,7 @@ class Engine:
     def _keep(self, streams: tuple[str, ...], tuples: Tuples) -> Tuples:
         order = [tuples.streams.index(stream) for stream in streams]
         tuples = Tuples(streams, tuples.code, tuples.lo, tuples.hi, tuples.group, tuples.refs[order])
-        self.buffers[streams].append(tuples, self.horizon)
+        self.buffers[streams].append(tuples, self.limit)
         return tuples
 
     def _without_all_new(self, results: Tuples, suppressed: Int64s) -> Tuples:
@@ -295,7 +356,7 @@ class Engine:
         left, right = buffer.probe(new, self.spec.window_us, work)
         joined = buffer.joined(new, left, right)
         joined = self._with_equal_keys(joined, new.streams[0], buffer.streams[0])
-        for condition in self._conditions:
+        for condition in self.conditions:
             wanted = condition.spec.streams
             if wanted <= set(joined.streams) and not wanted <= set(new.streams) and not wanted <= set(buffer.streams):
                 joined = self._where(joined, condition)
@@ -310,7 +371,7 @@ class Engine:
         equal = pc.equal(left_key, right_key)
         return joined if pc.all(equal).as_py() else joined.take(_true_positions(equal))
 
-    def _where(self, joined: Tuples, condition: _Condition) -> Tuples:
+    def _where(self, joined: Tuples, condition: Condition) -> Tuples:
         if len(joined) == 0:
             return joined
         columns: dict[tuple[str, str], pa.Array] = {}

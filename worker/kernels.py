@@ -5,6 +5,8 @@ on `code`: `slots` is an open-addressed table of the newest position of each dis
 tuple to the next older one of the same code. Chains hold one code only, so a hot key never slows a cold one down.
 Positions below `tail` are expired and end a chain: a chain runs from new to old.
 
+`floors` is empty, or has a horizon for each partition group: that of a frozen group, else a time after all others.
+
 `code` identifies the join key: its value where that fits into 64 bits, else a 64-bit hash of it, whose matches the
 caller verifies on the key itself.
 """
@@ -101,48 +103,54 @@ def merge_spans(lo: Any, hi: Any, right: Any, new_lo: Any, new_hi: Any, left: An
     return out_lo, out_hi
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _is_live(lo: Any, group: Any, position: int, horizon: int, floors: Any) -> Any:
+    """Begins at or after the horizon, or at or after that of its group, where groups are frozen."""
+    return lo[position] >= horizon or (floors.size > 0 and lo[position] >= floors[group[position]])
+
+
 @njit(cache=True, nogil=True)
-def advance_tail(lo: Any, tail: int, head: int, horizon: int) -> int:
-    """The first position from `tail` on that is still live: begins at or after the horizon."""
-    while tail < head and lo[tail] < horizon:
+def advance_tail(lo: Any, group: Any, tail: int, head: int, horizon: int, floors: Any) -> int:
+    """The first position from `tail` on that is still live."""
+    while tail < head and not _is_live(lo, group, tail, horizon, floors):
         tail += 1
     return tail
 
 
 @njit(cache=True, nogil=True)
-def count_live(lo: Any, group: Any, tail: int, head: int, horizon: int, counts: Any) -> int:
+def count_live(lo: Any, group: Any, tail: int, head: int, horizon: int, floors: Any, counts: Any) -> int:
     """Live tuples per partition group, added to `counts`; returns their sum."""
     total = 0
     for position in range(tail, head):
-        if lo[position] >= horizon:
+        if _is_live(lo, group, position, horizon, floors):
             counts[group[position]] += 1
             total += 1
     return total
 
 
 @njit(cache=True, nogil=True)
-def live_positions(lo: Any, tail: int, head: int, horizon: int) -> Any:
+def live_positions(lo: Any, group: Any, tail: int, head: int, horizon: int, floors: Any) -> Any:
     """Positions of the live tuples in arrival order."""
     out = np.empty(head - tail, np.int32)
     count = 0
     for position in range(tail, head):
-        if lo[position] >= horizon:
+        if _is_live(lo, group, position, horizon, floors):
             out[count] = position
             count += 1
     return out[:count]
 
 
 @njit(cache=True, nogil=True)
-def live_positions_of(lo: Any, group: Any, tail: int, head: int, horizon: int, wanted: Any) -> Any:
+def live_positions_of(lo: Any, group: Any, tail: int, head: int, horizon: int, floors: Any, wanted: Any) -> Any:
     """Positions, in arrival order, of the live tuples whose group is wanted (`wanted` is a flag per group)."""
     count = 0
     for position in range(tail, head):
-        if wanted[group[position]] and lo[position] >= horizon:
+        if wanted[group[position]] and _is_live(lo, group, position, horizon, floors):
             count += 1
     out = np.empty(count, np.int32)
     count = 0
     for position in range(tail, head):
-        if wanted[group[position]] and lo[position] >= horizon:
+        if wanted[group[position]] and _is_live(lo, group, position, horizon, floors):
             out[count] = position
             count += 1
     return out
@@ -189,3 +197,103 @@ def order_by_chunk(row: Any, starts: Any) -> Any:
         rank[i] = place
         offset[place] = row[i] - starts[chunk]
     return rank, offset, ends
+
+
+# -- evidence: what lies in the columns, counted after the fact (see `worker.witness`)
+
+_FIRST = uint64(0xBF58476D1CE4E5B9)
+_SECOND = uint64(0x94D049BB133111EB)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mixed(value: Any) -> Any:
+    """As `trimtab.evidence.mixed`."""
+    value = (value ^ (value >> uint64(30))) * _FIRST
+    value = (value ^ (value >> uint64(27))) * _SECOND
+    return value ^ (value >> uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def tally_leaf(
+    code: Any,
+    lo: Any,
+    group: Any,
+    row: Any,
+    tail: int,
+    head: int,
+    watched: Any,
+    first_new: Any,
+    before: Any,
+    after: Any,
+    base: Any,
+    counts: Any,
+    digests: Any,
+) -> None:
+    """Rows of watched groups in one leaf: [0] stored before this batch's new ones, [1] new, [2] to be kept.
+
+    `first_new` is the number of each group's first new row, `before` and `after` its horizons when the batch began and
+    when it ends, `base` the digest of stream and group. `counts` and `digests` gain, per group, rows and their digests:
+    of stored rows in [0] and [2], of arriving rows in [1].
+    """
+    for position in range(tail, head):
+        g = group[position]
+        if not watched[g]:
+            continue
+        time = lo[position]
+        is_new = np.uint32(row[position] - first_new[g]) < np.uint32(2**31)
+        if not is_new and time < before[g]:
+            continue
+        arriving = _mixed(base[g] + np.uint64(time))
+        stored = _mixed(arriving ^ _mixed(np.uint64(code[position])))
+        if is_new:
+            counts[1, g] += 1
+            digests[1, g] += arriving
+        else:
+            counts[0, g] += 1
+            digests[0, g] += stored
+        if time >= after[g]:
+            counts[2, g] += 1
+            digests[2, g] += stored
+
+
+@njit(cache=True, nogil=True)
+def pick_keys(code: Any, group: Any, watched: Any, salt: Any, best: Any, best_code: Any, best_group: Any) -> None:
+    """Keep the keys (code and group) of watched groups that a hash puts first, each once, the best at the front."""
+    last = best.size - 1
+    for i in range(code.size):
+        g = group[i]
+        if not watched[g]:
+            continue
+        rank = _mixed(np.uint64(code[i]) ^ salt ^ (np.uint64(g) << np.uint64(48)))
+        if rank >= best[last]:
+            continue
+        place = last
+        while place > 0 and best[place - 1] > rank:
+            place -= 1
+        if place > 0 and best[place - 1] == rank:
+            continue
+        for k in range(last, place, -1):
+            best[k] = best[k - 1]
+            best_code[k] = best_code[k - 1]
+            best_group[k] = best_group[k - 1]
+        best[place] = rank
+        best_code[place] = code[i]
+        best_group[place] = g
+
+
+@njit(cache=True, nogil=True)
+def positions_of_keys(code: Any, group: Any, tail: int, head: int, watched: Any, wanted: Any) -> Any:
+    """Positions of the tuples of watched groups that have one of a few codes."""
+    out = np.empty(64, np.int32)
+    count = 0
+    for position in range(tail, head):
+        if not watched[group[position]]:
+            continue
+        for k in range(wanted.size):
+            if code[position] == wanted[k]:
+                if count == out.size:
+                    out = _grown(out)
+                out[count] = position
+                count += 1
+                break
+    return out[:count]

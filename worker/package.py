@@ -11,18 +11,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from trimtab import frames
 from trimtab.errors import CorruptState
-from worker.buffers import Refs, Tuples
+from trimtab.evidence import Tally
+from worker.buffers import Refs
 
-MAGIC: Final = b"TRIMTAB1"
+MAGIC: Final = b"TRIMTAB2"
 BYTES_MAX: Final = 8 * 1024**3
 _TAG_BYTES: Final = 32
 
@@ -34,16 +35,16 @@ class Package:
     move: str
     batch: int
     """At whose end it was packed."""
-    kind: Literal["state", "held"]
-    """The groups' states, or only the rows that waited for them and were not joined yet."""
     horizon_us: int
     """Rows that begin before this had expired when it was packed."""
     rows: int
     digest: str
-    """Of the leaf rows in any order: all honest packages of a move agree."""
+    """Of the leaf rows in any order (`digest_text`): all honest packages of a move agree."""
     leaves: tuple[tuple[str, pa.Buffer], ...]
     """Stream and frame, in the order in which they arrived."""
     combined: Mapping[tuple[str, ...], Refs]
+    bytes: int = 0
+    """As it came from the transfer store."""
 
 
 def pack(package: Package, key: bytes) -> bytes:
@@ -51,7 +52,6 @@ def pack(package: Package, key: bytes) -> bytes:
     header = {
         "move": package.move,
         "batch": package.batch,
-        "kind": package.kind,
         "horizon_us": package.horizon_us,
         "rows": package.rows,
         "digest": package.digest,
@@ -73,7 +73,7 @@ def unpack(data: bytes, key: bytes, move: str) -> Package:
     """The package in `data`; refuses it where any byte is not what was packed."""
     view = memoryview(data)
     if len(view) < len(MAGIC) + 8 + _TAG_BYTES or len(view) > BYTES_MAX or bytes(view[: len(MAGIC)]) != MAGIC:
-        raise CorruptState(f"the package of {move} is no package ({len(view)} bytes)")
+        raise CorruptState(f"the package of {move} is not a package ({len(view)} bytes)")
     if not hmac.compare_digest(_tag([view[:-_TAG_BYTES]], key), bytes(view[-_TAG_BYTES:])):
         raise CorruptState(f"the package of {move} is not as it was packed (HMAC differs)")
     start = len(MAGIC) + 8
@@ -94,33 +94,18 @@ def unpack(data: bytes, key: bytes, move: str) -> Package:
     return Package(
         move=move,
         batch=header["batch"],
-        kind=header["kind"],
         horizon_us=header["horizon_us"],
         rows=header["rows"],
         digest=header["digest"],
         leaves=leaves,
         combined=combined,
+        bytes=len(data),
     )
 
 
-def digest_of(rows: Iterable[Tuples]) -> str:
-    """A number that depends on the leaf rows (stream, key, time) and not on their order, with their count."""
-    total = np.uint64(0)
-    count = 0
-    for tuples in rows:
-        count += len(tuples)
-        salt = np.uint64(int.from_bytes(hashlib.sha256(tuples.streams[0].encode()).digest()[:8], "little"))
-        with np.errstate(over="ignore"):
-            mixed = _mixed(_mixed(tuples.code.astype(np.uint64) ^ salt) + tuples.lo.astype(np.uint64))
-            total += mixed.sum(dtype=np.uint64)
-    return f"{count}-{int(total):016x}"
-
-
-def _mixed(value: Any) -> Any:
-    """One round of the finaliser that splitmix64 uses."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+def digest_text(tally: Tally) -> str:
+    """A package's rows as a name that may stand in a path."""
+    return f"{tally.rows}-{tally.digest:016x}"
 
 
 def _positions(refs: Refs) -> pa.Buffer:

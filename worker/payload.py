@@ -7,7 +7,7 @@ short the batches are (a row is rewritten at most a handful of times: the neighb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from trimtab import frames
 from worker import kernels
-from worker.buffers import Refs
+from worker.buffers import NEVER, Refs
+from worker.widths import Floats, Widths
 
 MERGE_ROWS_MAX: Final = 32_768
 
@@ -32,6 +33,8 @@ class Chunk:
     newest_us: int
     durable: list[DurableKey]
     batch: pa.RecordBatch
+    frozen_us: int = NEVER
+    """The newest of its rows that belong to a frozen group and are live there, or NEVER: it keeps the chunk."""
 
     @property
     def end(self) -> int:
@@ -41,27 +44,33 @@ class Chunk:
 class PayloadStore:
     """The chunks of one stream."""
 
-    def __init__(self, directory: Path, stream: str) -> None:
+    def __init__(self, directory: Path, stream: str, partitions: int, *, new: bool = True) -> None:
         self.directory = directory
         self.stream = stream
         self.chunks: list[Chunk] = []
         self.next_row = 0
+        self._widths = Widths(directory / f"widths-{stream}", partitions, new=new)
 
     @classmethod
-    def attach(cls, directory: Path, saved: dict[str, Any]) -> PayloadStore:
-        store = cls(directory, saved["stream"])
+    def attach(cls, directory: Path, saved: dict[str, Any], partitions: int) -> PayloadStore:
+        store = cls(directory, saved["stream"], partitions, new=False)
         store.next_row = saved["next_row"]
-        for start, rows, newest_us, durable in saved["chunks"]:
+        for start, rows, newest_us, frozen_us, durable in saved["chunks"]:
             keys = [(batch, number) for batch, number in durable]
-            store.chunks.append(Chunk(start, rows, newest_us, keys, _mapped(store._path(start))))
+            store.chunks.append(Chunk(start, rows, newest_us, keys, _mapped(store._path(start)), frozen_us))
         return store
 
     def saved(self) -> dict[str, Any]:
         return {
             "stream": self.stream,
             "next_row": self.next_row,
-            "chunks": [[c.start, c.rows, c.newest_us, [list(key) for key in c.durable]] for c in self.chunks],
+            "chunks": [
+                [c.start, c.rows, c.newest_us, c.frozen_us, [list(key) for key in c.durable]] for c in self.chunks
+            ],
         }
+
+    def close(self) -> None:
+        self._widths.close()
 
     @property
     def first_row(self) -> int:
@@ -71,24 +80,40 @@ class PayloadStore:
     def nbytes(self) -> int:
         return sum(chunk.batch.nbytes for chunk in self.chunks)
 
-    def append(self, frame: pa.Buffer, newest_us: int, durable: DurableKey) -> Refs:
+    @property
+    def row_bytes_by_group(self) -> Floats:
+        """Of a row on average."""
+        return self._widths.averages()
+
+    def append(self, frame: pa.Buffer, newest_us: int, durable: DurableKey, frozen_us: int = NEVER) -> Refs:
         """Keep a frame's rows; returns their numbers."""
         start = self.next_row
         batch = self._write(start, frame)
-        self.chunks.append(Chunk(start, batch.num_rows, newest_us, [durable], batch))
+        self._widths.add(batch)
+        self.chunks.append(Chunk(start, batch.num_rows, newest_us, [durable], batch, frozen_us))
         self.next_row = start + batch.num_rows
         numbers = np.arange(start, self.next_row).astype(np.uint32)
         self._merge_small()
         return numbers
 
     def drop_expired(self, horizon: int) -> list[DurableKey]:
-        """Let go of chunks whose newest row is before the horizon; returns what the durable state may remove."""
-        gone = [chunk for chunk in self.chunks if chunk.newest_us < horizon]
+        """Let go of chunks whose newest row is before the horizon; returns what the durable state may remove.
+
+        A chunk with live rows of frozen groups stays, whatever its age.
+        """
+        gone = [chunk for chunk in self.chunks if chunk.newest_us < horizon and chunk.frozen_us == NEVER]
         if gone:
-            self.chunks = [chunk for chunk in self.chunks if chunk.newest_us >= horizon]
+            whole = sum(chunk.rows for chunk in self.chunks)
+            self.chunks = [chunk for chunk in self.chunks if chunk.newest_us >= horizon or chunk.frozen_us != NEVER]
             for chunk in gone:
                 self._path(chunk.start).unlink(missing_ok=True)
+            self._widths.shrink(1 - sum(chunk.rows for chunk in gone) / whole)
         return [key for chunk in gone for key in chunk.durable]
+
+    def freeze(self, newest_frozen: Callable[[pa.RecordBatch], int] | None) -> None:
+        """Groups were frozen, or are not any more: ask each chunk again for its newest row of a frozen group."""
+        for chunk in self.chunks:
+            chunk.frozen_us = NEVER if newest_frozen is None else newest_frozen(chunk.batch)
 
     def gather(self, rows: Refs, columns: Sequence[str]) -> list[pa.Array]:
         """The named columns of the rows, in the order asked. Costs the rows and the chunks they lie in."""
@@ -136,13 +161,16 @@ class PayloadStore:
             together = left.rows + right.rows
             if left.end != right.start or left.rows > 2 * right.rows or together > MERGE_ROWS_MAX:
                 return
+            if (left.frozen_us == NEVER) != (right.frozen_us == NEVER):
+                return  # one of them leaves by its age, the other does not
             if left.batch.nbytes + right.batch.nbytes > frames.FRAME_BYTES_MAX:
                 return
             frame = frames.encode(pa.concat_batches([left.batch, right.batch]))
             self._path(right.start).unlink(missing_ok=True)
             batch = self._write(left.start, frame)
             newest = max(left.newest_us, right.newest_us)
-            self.chunks[-2:] = [Chunk(left.start, together, newest, left.durable + right.durable, batch)]
+            frozen = max(left.frozen_us, right.frozen_us)
+            self.chunks[-2:] = [Chunk(left.start, together, newest, left.durable + right.durable, batch, frozen)]
 
     def _path(self, start: int) -> Path:
         return self.directory / f"rows-{self.stream}-{start}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
+
+from trimtab.evidence import NOTHING, Tally, arriving_digests, stored_digests, tally_of
+
 
 def probe(
     stored: Sequence[tuple[int, int, int]], new: Sequence[tuple[int, int, int]], tail: int, window: int
@@ -18,14 +22,34 @@ def probe(
     }
 
 
-def live(lo: Sequence[int], group: Sequence[int], tail: int, horizon: int, wanted: Collection[int]) -> list[int]:
-    """Positions of the tuples of some groups that have not expired."""
-    return [i for i in range(tail, len(lo)) if lo[i] >= horizon and group[i] in wanted]
+def live(
+    lo: Sequence[int], group: Sequence[int], tail: int, horizons: Sequence[int], wanted: Collection[int]
+) -> list[int]:
+    """Positions of the tuples of some groups that have not expired; each group has a horizon."""
+    return [i for i in range(tail, len(lo)) if lo[i] >= horizons[group[i]] and group[i] in wanted]
 
 
-def advance_tail(lo: Sequence[int], tail: int, horizon: int) -> int:
+def advance_tail(lo: Sequence[int], group: Sequence[int], tail: int, horizons: Sequence[int]) -> int:
     """The first position from `tail` on that has not expired."""
-    return next((i for i in range(tail, len(lo)) if lo[i] >= horizon), len(lo))
+    return next((i for i in range(tail, len(lo)) if lo[i] >= horizons[group[i]]), len(lo))
+
+
+def tally_leaf(
+    stream: str, rows: Iterable[tuple[int, int, int, int]], group: int, first_new: int, before: int, after: int
+) -> tuple[Tally, Tally, Tally]:
+    """Of (code, time, group, number) rows those of a group: stored before, new, and to be kept."""
+    kept, new, left = NOTHING, NOTHING, NOTHING
+    for code, time, _, number in (row for row in rows if row[2] == group):
+        columns = [np.array([value], np.int64) for value in (group, time, code)]
+        stored = tally_of(stored_digests(stream, *columns))
+        if number >= first_new:
+            new += tally_of(arriving_digests(stream, *columns[:2]))
+        elif time >= before:
+            kept += stored
+        else:
+            continue
+        left += stored if time >= after else NOTHING
+    return kept, new, left
 
 
 def merge_spans(pairs: Iterable[tuple[tuple[int, int], tuple[int, int]]]) -> list[tuple[int, int]]:

@@ -87,7 +87,7 @@ class Action(StrEnum):
     LOOK_FOR_PACKAGE = "look-for-package"
     """Receiver: is there a package to take in? Yields PACKAGE_THERE or PACKAGE_MISSING."""
     TAKE_IN = "take-in"
-    """Insert the package's states."""
+    """Insert the package's states, and let nothing of them expire until UNFREEZE: rows that waited want them all."""
     JOIN_ASIDE = "join-aside"
     """Join the rows that were kept aside: their results are new."""
     ADD_ASIDE_SILENTLY = "add-aside-silently"
@@ -187,7 +187,7 @@ ROWS: Final[tuple[Row, ...]] = (
         (_S.ACTIVE, _F.SWITCHED, _S.HOLDING, (_A.LOOK_FOR_PACKAGE,), 3),
         (_S.HOLDING, _F.SWITCHED, _S.HOLDING, (_A.LOOK_FOR_PACKAGE,), 0),
         (_S.HOLDING, _F.PACKAGE_MISSING, _S.HOLDING, (), 0),
-        (_S.HOLDING, _F.PACKAGE_THERE, _S.RECEIVED, (_A.TAKE_IN, _A.JOIN_ASIDE), 7),
+        (_S.HOLDING, _F.PACKAGE_THERE, _S.RECEIVED, (_A.TAKE_IN, _A.JOIN_ASIDE, _A.UNFREEZE), 7),
         (_S.HOLDING, _F.ENDED, _S.HOLDING, (), 0),
         (_S.RECEIVED, _F.SWITCHED, _S.RECEIVED, (), 0),
         (_S.RECEIVED, _F.ENDED, _S.RECEIVED, (), 0),

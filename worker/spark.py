@@ -5,7 +5,6 @@ Thin on purpose: it turns PySpark's handles into `DurableState`, runs the batch,
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -13,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import redis
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import (
     MapState,
     StatefulProcessor,
@@ -31,26 +30,19 @@ from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
-from worker.batch import BatchInput, BatchOutcome, run_batch
+from worker.arriving import SCHEMA, SplitCounts, read_rows
+from worker.batch import BatchInput, run_batch
 from worker.durable import Record, parse_record
 from worker.payload import DurableKey
+from worker.reporting import Attempt, worker_report
 from worker.resident import Residence, local_directory
 from worker.spec import JoinSpec
 from worker.transfers import TransferStore
 
 log = logging.getLogger("trimtab.worker")
 
-INPUT = StructType(
-    [
-        StructField("worker_key", LongType(), False),
-        StructField("stream", IntegerType(), False),
-        StructField("bad_rows", LongType(), False),
-        StructField("seen_rows", StringType(), True),
-        StructField("frame", BinaryType(), True),
-    ]
-)
-"""What the split sends: a frame, or a tick (frame is null). `stream` is an index into the query's streams, `seen_rows`
-JSON: how many rows of each group in an open move a split task has seen."""
+INPUT: Final = from_arrow_schema(SCHEMA)
+"""What the split sends, as Spark's type."""
 FRAMES_OUTPUT = StructType([StructField("frame", BinaryType(), False)])
 
 # Nullable throughout: Spark demands it of state in Avro.
@@ -102,7 +94,7 @@ class JoinWorker(StatefulProcessor):
         worker = task.worker_keys.index(int(key[0]))
         batch, query_id = batch_identity(context)
         bound = offset_log.binding(task.checkpoint, query_id, batch)
-        told = _Told({}, {})
+        counts = SplitCounts()
         given = BatchInput(
             batch=batch,
             worker=worker,
@@ -110,7 +102,7 @@ class JoinWorker(StatefulProcessor):
             epoch_before=offset_log.epoch_before(task.checkpoint, query_id, batch, bound.epoch),
             watermark_us=bound.watermark_us,
             watermark_before_us=lambda: offset_log.binding(task.checkpoint, query_id, batch - 1).watermark_us,
-            frames=self._frames(rows, told),
+            frames=read_rows(rows, task.spec.names, counts),
             plan=task.plans[worker],
             rebuild=task.rebuild,
         )
@@ -121,7 +113,9 @@ class JoinWorker(StatefulProcessor):
         for piece in outcome.pieces:
             yield self._output(piece)
         cpu_ns = time.process_time_ns() - cpu_start
-        self._report(context, given, outcome, told, cpu_ns)
+        if task.redis_url is not None:
+            # Redis is told, if it is there. A report that cannot be sent is lost; the batch is not.
+            reporter(task.redis_url).send(worker_report(self._attempt(context, cpu_ns), given, outcome, counts))
         settle()
 
     def close(self) -> None:
@@ -133,78 +127,16 @@ class JoinWorker(StatefulProcessor):
         # Columns that stay in Arrow: pandas only carries them to PySpark, which takes them as they are.
         return piece.to_pandas(types_mapper=pd.ArrowDtype)
 
-    def _frames(self, rows: Iterator[pd.DataFrame], told: _Told) -> Iterator[tuple[str, bytes]]:
-        names = self.task.spec.names
-        for table in rows:
-            columns = (table[name] for name in ("stream", "bad_rows", "seen_rows", "frame"))
-            for stream, bad, seen, frame in zip(*columns, strict=True):
-                if bad:
-                    told.bad_rows[names[stream]] = told.bad_rows.get(names[stream], 0) + int(bad)
-                for group, count in json.loads(seen or "{}").items():
-                    told.seen_rows[group] = told.seen_rows.get(group, 0) + int(count)
-                if frame is not None:
-                    yield names[stream], frame
-
-    def _report(
-        self,
-        context: TaskContext,
-        given: BatchInput,
-        outcome: BatchOutcome,
-        told: _Told,
-        cpu_ns: int,
-    ) -> None:
-        """Tell Redis, if it is there. A report that cannot be sent is lost; the batch is not."""
-        if self.task.redis_url is None:
-            return
-        assert outcome.load is not None and outcome.group_state_rows is not None
-        load = outcome.load
-        share = load.rows + load.probes + load.results
-        groups = np.flatnonzero(share + outcome.group_state_rows)
-        group_state_rows = outcome.group_state_rows[groups]
-        total_bytes = outcome.index_bytes + outcome.payload_bytes
-        report = WorkerReport(
+    def _attempt(self, context: TaskContext, cpu_ns: int) -> Attempt:
+        return Attempt(
             query=self.task.query,
-            batch=given.batch,
-            epoch=given.epoch.number,
-            worker=given.worker,
             attempt=context.taskAttemptId(),
             executor=os.environ.get("SPARK_EXECUTOR_ID") or _executor_name(),
             process=os.getpid(),
-            at_ms=int(time.time() * 1000),
-            rows=outcome.rows,
-            late_rows=outcome.late,
-            bad_rows=told.bad_rows,
-            results=outcome.results,
-            state_rows=outcome.state_rows,
-            combined_rows=outcome.combined_rows,
-            state_bytes=total_bytes,
-            index_bytes=outcome.index_bytes,
-            watermark_us=given.watermark_us,
-            cpu_ns=cpu_ns,
-            resident="hit" if outcome.hit else "rebuild",
-            plan=outcome.plan,
             run=context.getLocalProperty("spark.jobGroup.id") or "",
-            phase_ns=outcome.phase_ns,
-            groups=groups.tolist(),
-            group_rows=load.rows[groups].tolist(),
-            group_probes=load.probes[groups].tolist(),
-            group_results=load.results[groups].tolist(),
-            group_state_rows=group_state_rows.tolist(),
-            group_bytes=_apportioned(total_bytes, group_state_rows),
-            group_cpu_ns=_apportioned(cpu_ns, share[groups]),
-            moves=outcome.moves,
-            chosen=outcome.chosen,
-            seen_rows=told.seen_rows,
+            at_ms=int(time.time() * 1000),
+            cpu_ns=cpu_ns,
         )
-        reporter(self.task.redis_url).send(report)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What split tasks say beside their rows: dropped ones by stream, and those of groups in open moves by group."""
-
-    bad_rows: dict[str, int]
-    seen_rows: dict[str, int]
 
 
 class _SparkState:
@@ -266,11 +198,6 @@ def reporter(url: str) -> Reporter:
     if url not in _reporters:
         _reporters[url] = Reporter(url)
     return _reporters[url]
-
-
-def _apportioned(total: int, weights: np.ndarray[Any, Any]) -> list[int]:
-    whole = int(weights.sum())
-    return [0] * weights.size if whole == 0 else [int(w) * total // whole for w in weights.tolist()]
 
 
 def _executor_name() -> str:

@@ -9,7 +9,10 @@ for a good one in every batch until the move is closed, packs again from what it
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
+import shutil
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +26,8 @@ FOLDER: Final = "trimtab/transfers"
 _BEGUN: Final = ".part"
 _READY: Final = ".package"
 _CORRUPT: Final = ".corrupt"
+_PROBES: Final = "probe"
+"""A folder beside those of the moves, whose names have a wave and so are never this one."""
 
 
 class TransferStore:
@@ -48,12 +53,12 @@ class TransferStore:
             raise
 
     def has(self, move: str, since_batch: int, digest: str) -> bool:
-        """Whether there is a package with these rows, as far as its name tells."""
+        """Whether there is a package with these rows, by its name. Raises OSError where the store cannot be listed."""
         return any(f"-{digest}-" in path for path, _ in self._ready(move, since_batch))
 
     def packages(self, move: str, since_batch: int = 0) -> list[Package]:
         """The good packages of a move, packed in `since_batch` or later: an earlier move of the same name may have left
-        some. Those that are not good are put aside."""
+        some. Those that are not good are put aside. Raises OSError where the store cannot be read."""
         found: list[Package] = []
         for path, size in self._ready(move, since_batch):
             try:
@@ -63,8 +68,39 @@ class TransferStore:
                     data = bytes(source.read())
                 found.append(unpack(data, self.key, move))
             except (CorruptState, ValueError, KeyError):
-                self._filesystem.move(path, path + _CORRUPT)
+                # Where nothing may be renamed it stays, and is not good next time either.
+                with suppress(OSError):
+                    self._filesystem.move(path, path + _CORRUPT)
         return found
+
+    def probe(self, bytes_needed: int) -> str:
+        """Why the store would not take a package of this size now, or nothing.
+
+        A small signed file is written, read back and deleted; on a local file system there must be room, too.
+        """
+        folder = f"{self._root}/{_PROBES}"
+        path = f"{folder}/{secrets.token_hex(6)}"
+        text = secrets.token_bytes(64)
+        data = text + hmac.digest(self.key, text, hashlib.sha256)
+        try:
+            self._filesystem.create_dir(folder, recursive=True)
+            with self._filesystem.open_output_stream(path + _BEGUN) as sink:
+                sink.write(data)
+            self._filesystem.move(path + _BEGUN, path + _READY)
+            with self._filesystem.open_input_stream(path + _READY) as source:
+                if bytes(source.read()) != data:
+                    return "the transfer store gives back other bytes than it was given"
+            if isinstance(self._filesystem, pafs.LocalFileSystem):
+                free = shutil.disk_usage(folder).free
+                if free < bytes_needed:
+                    return f"the transfer store has {free} bytes free, and the groups take up {bytes_needed}"
+        except OSError as error:
+            return f"the transfer store takes no package: {error}"
+        finally:
+            for name in (path + _BEGUN, path + _READY):
+                with suppress(OSError):
+                    self._filesystem.delete_file(name)
+        return ""
 
     def remove(self, move: str) -> None:
         # Gone already, or not to be reached: what is left behind is collected when the query starts.
@@ -83,10 +119,8 @@ class TransferStore:
                 self.remove(entry.base_name)
 
     def _ready(self, move: str, since_batch: int) -> list[tuple[str, int]]:
+        """Raises OSError where the store cannot be listed: that says nothing about what is in it."""
         selector = pafs.FileSelector(f"{self._root}/{move}", allow_not_found=True)
-        try:
-            entries = self._filesystem.get_file_info(selector)
-        except OSError:
-            return []
+        entries = self._filesystem.get_file_info(selector)
         ready = [entry for entry in entries if entry.base_name.endswith(_READY)]
         return sorted((e.path, e.size) for e in ready if int(e.base_name.partition("-")[0]) >= since_batch)

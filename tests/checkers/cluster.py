@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from split_union.routing import Routes, routes_of
+from split_union.split import Watcher
 from trimtab import frames
 from trimtab.epochs import first_epoch
+from trimtab.evidence import Seen
 from trimtab.keys import GROUP, KeySpec
-from trimtab.moves import Move, MoveReport, moves_of, routing
+from trimtab.moves import Kind, Move, Way
+from trimtab.reports import MoveReport
 from worker import reference
 from worker.batch import BatchInput, BatchOutcome, run_batch
 from worker.durable import Record, parse_record
@@ -85,22 +89,28 @@ class Cluster:
         self.on_time: dict[str, list[Row]] = {name: [] for name in names}
         self.got: list[tuple[int, ...]] = []
         self.last: list[BatchOutcome] = []
+        self.seen: dict[int, Seen] = {}
+        """What split tasks saw of moving groups in the last batch."""
 
     def publish(self, moves: Sequence[Move], owners: Mapping[int, int] | None = None) -> None:
         """The next epoch, to be bound with the next batch."""
         table = list(self.epoch.owners)
         for group, owner in (owners or {}).items():
             table[group] = owner
-        self.epoch = self.epoch.successor(table, migrations=tuple(move.to_json() for move in moves))
+        self.epoch = self.epoch.successor(table, moves=moves)
 
-    def move(self, name: str, kind: Any, groups: Sequence[int], sender: int, receiver: int, **more: str) -> Move:
+    def move(self, name: str, kind: str, groups: Sequence[int], sender: int, receiver: int) -> Move:
         """A move that the next epoch opens."""
         number = self.epoch.number + 1
-        return Move(id=name, kind=kind, groups=tuple(groups), sender=sender, receiver=receiver, epoch=number, **more)
+        return Move(id=name, kind=Kind(kind), groups=tuple(groups), sender=sender, receiver=receiver, epoch=number)
+
+    def go_way(self, move: str, way: Way) -> None:
+        """The next epoch, in which a transfer goes another way."""
+        self.publish([replace(each, way=way) if each.id == move else each for each in self.moves])
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        return moves_of(self.epoch)
+        return self.epoch.moves
 
     def step(
         self,
@@ -115,7 +125,7 @@ class Cluster:
         """One batch. Workers in `repeated` run once in vain before: an attempt that Spark lost. Those in `zombies` do
         so when the batch is over: an attempt that Spark gave up, and that does not know it."""
         late = self.watermark if self.batch else watermark
-        routes = routing(self.epoch, self.moves, self.epoch_before)
+        routes = routes_of(self.epoch, self.epoch_before)
         outcomes: dict[int, BatchOutcome] = {}
         given_up = {worker: copy.deepcopy(self.durable[worker]) for worker in zombies}
         for worker in order or range(len(self.plans)):
@@ -123,13 +133,14 @@ class Cluster:
                 self._run(worker, copy.deepcopy(self.durable[worker]), rows, routes, watermark, rebuild)
             twin = self._run_twin(worker, rows, routes, watermark)
             outcome = self._run(worker, self.durable[worker], rows, routes, watermark, rebuild)
-            assert self._seen(outcome, self.durable[worker]) == twin, (self.batch, worker)
+            self._check_twin(self._view(outcome, self.durable[worker]), twin, worker)
             self.got += self._ids(outcome)
             outcomes[worker] = outcome
         for worker, durable in given_up.items():
             self._run(worker, durable, rows, routes, watermark, rebuild)
         self.last = [outcomes[worker] for worker in range(len(self.plans))]
         self._check_late(rows, routes, late)
+        self.seen = self._seen_by_split(rows, late)
         for name, each in rows.items():
             self.on_time[name] += [row for row in each if row[1] > late]
         self.batch += 1
@@ -137,18 +148,36 @@ class Cluster:
         self.epoch_before = self.epoch.number
         return self.last
 
-    def _check_late(self, rows: Mapping[str, Sequence[Row]], routes: Any, late: int) -> None:
+    def skip(self, watermark: int) -> None:
+        """A batch that runs no task at all."""
+        self.batch += 1
+        self.watermark = watermark
+        self.epoch_before = self.epoch.number
+
+    def _check_late(self, rows: Mapping[str, Sequence[Row]], routes: Routes, late: int) -> None:
         """Late rows are counted by whoever gets them, by the one rule, wherever their group is on its way."""
         for name, each in rows.items():
             groups = [self.group(row) for row in each if row[1] <= late]
             copies = sum(2 if routes.also[group] >= 0 else 1 for group in groups)
             assert sum(outcome.late.get(name, 0) for outcome in self.last) == copies, (self.batch, name)
 
+    def _seen_by_split(self, rows: Mapping[str, Sequence[Row]], late: int) -> dict[int, Seen]:
+        """What split tasks count of moving groups."""
+        seen: dict[int, Seen] = {}
+        for name, each in rows.items():
+            watcher = Watcher(name, sorted(self.epoch.moving), self.partitions, late)
+            if each:
+                batch = frames.decode(self.frame(each))
+                watcher.add(batch.column(GROUP), batch.column("at"))
+            for group, counted in watcher.seen.items():
+                seen[group] = seen.get(group, Seen()) + counted
+        return seen
+
     def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         for piece in outcome.pieces:
             yield from zip(*(piece.column(f"{name}_id").to_pylist() for name in self.names), strict=True)
 
-    def _run_twin(self, worker: int, rows: Mapping[str, Sequence[Row]], routes: Any, watermark: int) -> Any:
+    def _run_twin(self, worker: int, rows: Mapping[str, Sequence[Row]], routes: Routes, watermark: int) -> Any:
         """What the batch does from durable state alone, nothing of it being kept."""
         kept = self.directory, self.transfers
         with tempfile.TemporaryDirectory() as scratch:
@@ -161,9 +190,13 @@ class Cluster:
                 outcome = self._run(worker, durable, rows, routes, watermark, [worker])
             finally:
                 self.directory, self.transfers = kept
-            return self._seen(outcome, durable)
+            return self._view(outcome, durable)
 
-    def _seen(self, outcome: BatchOutcome, durable: HeapState) -> Any:
+    def _check_twin(self, mine: Any, twin: Any, worker: int) -> None:
+        for one, other in zip(mine, twin, strict=True):
+            assert one == other, (self.batch, worker)
+
+    def _view(self, outcome: BatchOutcome, durable: HeapState) -> Any:
         """All of a batch that must not depend on how its state was come by."""
         record = durable.record()
         assert record is not None
@@ -174,9 +207,32 @@ class Cluster:
             Counter(self._ids(outcome)),
             (outcome.state_rows, outcome.combined_rows),
             replace(record, stamp="", barriers={}, roles=roles),
+            {report.move: report.evidence for report in outcome.moves},
         )
 
     def told(self, move: str, worker: int) -> MoveReport:
+        """What the worker counted in the last batch, with the role as that batch has left it.
+
+        A report has the role as the batch found it: what is seen here is what the next report will say.
+        """
+        report = self.report(move, worker)
+        record = self.durable[worker].record()
+        assert record is not None
+        role = next(role for role in record.roles if role.move == move)
+        return replace(
+            report,
+            state=role.state,
+            rows=role.rows,
+            bytes=role.bytes,
+            digest=role.digest,
+            held_rows=role.aside_rows.rows,
+            newest_old_us=role.newest_old_us,
+            newest_old_stream=role.newest_old_stream,
+            problem=role.problem,
+        )
+
+    def report(self, move: str, worker: int) -> MoveReport:
+        """As the worker sends it."""
         return next(report for report in self.last[worker].moves if report.move == move)
 
     def check(self) -> None:
@@ -190,7 +246,7 @@ class Cluster:
         worker: int,
         durable: HeapState,
         rows: Mapping[str, Sequence[Row]],
-        routes: Any,
+        routes: Routes,
         watermark: int,
         rebuild: Sequence[int],
     ) -> BatchOutcome:
@@ -205,6 +261,7 @@ class Cluster:
             epoch=self.epoch,
             epoch_before=self.epoch_before,
             watermark_us=watermark,
+            watermark_before_us=lambda: self.watermark,
             frames=frames_in,
             plan=self.plans[worker],
             rebuild=worker in rebuild,

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from split_union.routing import route, route_naively
+from trimtab import evidence
 from worker import kernels, reference
-from worker.buffers import MIN_CAPACITY, StateBuffer, Tuples
+from worker.buffers import AFTER_ALL, MIN_CAPACITY, Horizon, StateBuffer, Tuples
 
 spans = st.tuples(st.integers(-3, 3), st.integers(-50, 50), st.integers(0, 20)).map(lambda t: (t[0], t[1], t[1] + t[2]))
 extreme_codes = st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 1])
@@ -43,7 +44,7 @@ def test_probe_finds_exactly_the_pairs_that_join(
     tail: int,
 ) -> None:
     buffer = StateBuffer.create(directory, ("A", "B"))
-    buffer.append(tuples(stored), -(2**62))
+    buffer.append(tuples(stored), Horizon(-(2**62)))
     buffer.tail = min(tail, len(stored))
     work = np.zeros(1, np.int64)
     left, right = buffer.probe(tuples(new), window, work)
@@ -66,16 +67,16 @@ def test_a_buffer_keeps_all_live_tuples_through_growth_and_clean_up(
     for rows, horizon in zip(batches, horizons, strict=False):
         # Tuples that start before the horizon never arrive: they would be late.
         rows = [row for row in rows if row[1] >= horizon]
-        buffer.append(tuples(rows), horizon)
+        buffer.append(tuples(rows), Horizon(horizon))
         inserted += rows
-        buffer.purge(horizon)
+        buffer.purge(Horizon(horizon))
         live = [row for row in inserted if row[1] >= horizon]
-        kept = buffer.live(horizon)
+        kept = buffer.live(Horizon(horizon))
         assert list(zip(kept.code.tolist(), kept.lo.tolist(), kept.hi.tolist(), strict=True)) == live
         counts = np.zeros(1, np.int64)
-        assert buffer.count_live(horizon, counts) == len(live) == counts[0]
+        assert buffer.count_live(Horizon(horizon), counts) == len(live) == counts[0]
         attached = StateBuffer.attach(directory, buffer.saved())
-        assert attached.live(horizon).lo.tolist() == kept.lo.tolist()
+        assert attached.live(Horizon(horizon)).lo.tolist() == kept.lo.tolist()
 
 
 def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path) -> None:
@@ -85,9 +86,10 @@ def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path)
         time = np.full(rows, step, np.int64)
         code = np.arange(rows, dtype=np.int64) * 7919
         buffer.append(
-            Tuples(("A",), code, time, time, np.zeros(rows, np.int16), np.zeros((1, rows), np.uint32)), step - 2
+            Tuples(("A",), code, time, time, np.zeros(rows, np.int16), np.zeros((1, rows), np.uint32)),
+            Horizon(step - 2),
         )
-        buffer.purge(step - 2)
+        buffer.purge(Horizon(step - 2))
     assert buffer.capacity < 8 * rows
     assert buffer.nbytes / (3 * rows) <= 80
     assert len(list(tmp_path.iterdir())) == 1
@@ -95,13 +97,13 @@ def test_a_buffer_does_not_grow_while_as_much_expires_as_arrives(tmp_path: Path)
 
 def test_a_buffer_that_is_nearly_full_is_cleaned_up_ahead(tmp_path: Path) -> None:
     buffer = StateBuffer.create(tmp_path, ("A", "B"))
-    buffer.append(tuples([(i % 7, i, i) for i in range(700)]), 0)
-    buffer.make_room_ahead(600)
+    buffer.append(tuples([(i % 7, i, i) for i in range(700)]), Horizon(0))
+    buffer.make_room_ahead(Horizon(600))
     assert buffer.full_share > 0.6, "there is room still"
-    buffer.append(tuples([(i % 7, i, i) for i in range(700, 900)]), 0)
-    buffer.make_room_ahead(600)
+    buffer.append(tuples([(i % 7, i, i) for i in range(700, 900)]), Horizon(0))
+    buffer.make_room_ahead(Horizon(600))
     assert buffer.full_share < 0.4
-    assert buffer.live(600).lo.tolist() == list(range(600, 900))
+    assert buffer.live(Horizon(600)).lo.tolist() == list(range(600, 900))
 
 
 @given(
@@ -133,24 +135,31 @@ def test_order_by_chunk_points_every_reference_at_its_chunk(sizes: list[int], da
     rows=st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 3)), max_size=30),
     tail=st.integers(0, 30),
     horizon=st.integers(-6, 6),
+    frozen=st.dictionaries(st.integers(0, 3), st.integers(-6, 6)),
     wanted=st.sets(st.integers(0, 3)),
 )
 @settings(deadline=None)
-def test_live_tuples_of_groups(rows: list[tuple[int, int]], tail: int, horizon: int, wanted: set[int]) -> None:
+def test_live_tuples_of_groups(
+    rows: list[tuple[int, int]], tail: int, horizon: int, frozen: dict[int, int], wanted: set[int]
+) -> None:
     lo, group = [row[0] for row in rows], [row[1] for row in rows]
     columns = np.array(lo, np.int64), np.array(group, np.int16)
     flags = np.isin(np.arange(4), list(wanted))
     tail, head = min(tail, len(rows)), len(rows)
+    limit = Horizon.of(horizon, frozen, 4)
+    limits = [min(horizon, frozen.get(g, AFTER_ALL)) for g in range(4)]
+    assert limit.by_group(4).tolist() == limits
 
     def live_now(groups: set[int]) -> list[int]:
-        return reference.live(columns[0].tolist(), group, tail, horizon, groups)
+        return reference.live(columns[0].tolist(), group, tail, limits, groups)
 
     everything = {0, 1, 2, 3}
-    assert kernels.live_positions(columns[0], tail, head, horizon).tolist() == live_now(everything)
-    assert kernels.live_positions_of(*columns, tail, head, horizon, flags).tolist() == live_now(wanted)
-    assert kernels.advance_tail(columns[0], tail, head, horizon) == reference.advance_tail(lo, tail, horizon)
+    where = tail, head, limit.us, limit.floors
+    assert kernels.live_positions(*columns, *where).tolist() == live_now(everything)
+    assert kernels.live_positions_of(*columns, *where, flags).tolist() == live_now(wanted)
+    assert kernels.advance_tail(*columns, *where) == reference.advance_tail(lo, group, tail, limits)
     counts = np.zeros(4, np.int64)
-    assert kernels.count_live(*columns, tail, head, horizon, counts) == len(live_now(everything))
+    assert kernels.count_live(*columns, *where, counts) == len(live_now(everything))
     assert counts.tolist() == [len(live_now({each})) for each in range(4)]
     rest = live_now(everything - wanted)
     kernels.expire(*columns, tail, head, flags, -(2**62))
@@ -168,3 +177,73 @@ def test_merged_spans(pairs: list[tuple[tuple[int, int, int], tuple[int, int, in
     )
     expected = reference.merge_spans((stored[1:], new[1:]) for stored, new in pairs)
     assert list(zip(lo.tolist(), hi.tolist(), strict=True)) == expected
+
+
+leaf_rows = st.tuples(st.integers(-3, 3), st.integers(-9, 9), st.integers(0, 3), st.integers(0, 40))
+
+
+@given(
+    rows=st.lists(leaf_rows, max_size=30),
+    first=st.integers(-5, 30),
+    before=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
+    after=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
+    wanted=st.sets(st.integers(0, 3)),
+    tail=st.integers(0, 5),
+)
+@settings(deadline=None)
+def test_a_leaf_is_tallied_as_by_hand(
+    rows: list[tuple[int, int, int, int]], first: int, before: list[int], after: list[int], wanted: set[int], tail: int
+) -> None:
+    """Code, time, group and row number; numbers wrap around at 2**32."""
+    tail = min(tail, len(rows))
+    code, lo, group, row = (np.array([each[i] for each in rows], np.int64) for i in range(4))
+    boundary = np.full(4, first, np.int64).astype(np.uint32)
+    base = evidence.mixed(np.arange(4, dtype=np.uint64) ^ evidence.salt("A"))
+    counts, digests = np.zeros((3, 4), np.int64), np.zeros((3, 4), np.uint64)
+    kernels.tally_leaf(
+        code,
+        lo,
+        group.astype(np.int16),
+        row.astype(np.uint32),
+        tail,
+        len(rows),
+        np.isin(np.arange(4), list(wanted)),
+        boundary,
+        np.array(before, np.int64),
+        np.array(after, np.int64),
+        base,
+        counts,
+        digests,
+    )
+    for g in range(4):
+        kept, new, left = reference.tally_leaf("A", rows[tail:] if g in wanted else [], g, first, before[g], after[g])
+        assert counts[:, g].tolist() == [kept.rows, new.rows, left.rows]
+        assert digests[:, g].tolist() == [kept.digest, new.digest, left.digest]
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40),
+    wanted=st.sets(st.integers(0, 2)),
+    cut=st.integers(0, 40),
+)
+@settings(deadline=None)
+def test_keys_are_picked_by_rank_and_each_once(rows: list[tuple[int, int]], wanted: set[int], cut: int) -> None:
+    flags = np.isin(np.arange(3), list(wanted))
+    best, code, group = np.full(3, 2**64 - 1, np.uint64), np.zeros(3, np.int64), np.full(3, -1, np.int16)
+    for part in (rows[:cut], rows[cut:]):
+        columns = np.array([r[0] for r in part], np.int64), np.array([r[1] for r in part], np.int16)
+        kernels.pick_keys(*columns, flags, np.uint64(77), best, code, group)
+    picked = [(int(c), int(g)) for c, g in zip(code, group, strict=True) if g >= 0]
+    keys = {row for row in rows if row[1] in wanted}
+    assert len(set(picked)) == len(picked) == min(3, len(keys))
+    assert set(picked) <= keys
+    assert best.tolist() == sorted(best.tolist())
+
+
+@given(rows=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=200), wanted=st.sets(st.integers(0, 2)))
+@settings(deadline=None)
+def test_rows_of_some_keys(rows: list[tuple[int, int]], wanted: set[int]) -> None:
+    columns = np.array([r[0] for r in rows], np.int64), np.array([r[1] for r in rows], np.int16)
+    flags, tail = np.isin(np.arange(3), list(wanted)), min(2, len(rows))
+    positions = kernels.positions_of_keys(*columns, tail, len(rows), flags, np.array([-4, 2], np.int64))
+    assert positions.tolist() == [i for i in range(tail, len(rows)) if rows[i][1] in wanted and rows[i][0] in (-4, 2)]

@@ -15,7 +15,7 @@ KEY = b"k" * 32
 
 
 def package(move: str) -> bytes:
-    empty = Package(move=move, batch=3, kind="state", horizon_us=0, rows=0, digest="0-0", leaves=(), combined={})
+    empty = Package(move=move, batch=3, horizon_us=0, rows=0, digest="0-0", leaves=(), combined={})
     return pack(empty, KEY)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import Feed, go, make, record
 from trimtab.errors import BindingError, CorruptState
-from trimtab.moves import ComputePartitionsToMove
+from trimtab.moves import Answer, ComputePartitionsToMove, Way
 
 
 def test_an_epoch_of_a_manager_that_lost_its_lease_is_refused(tmp_path: Path) -> None:
@@ -103,25 +103,26 @@ def test_a_package_of_an_earlier_move_of_the_name_is_left_alone(tmp_path: Path) 
 
 def test_a_package_is_written_once(tmp_path: Path) -> None:
     cluster, feed = make(tmp_path)
-    there = cluster.move("m.0", "transfer", [0], 0, 1)
-    cluster.publish([there])
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
     go(cluster, feed, 4)
     folder = cluster.checkpoint / "trimtab" / "transfers"
     assert len(list(folder.glob("m.0/*"))) == 1
-    cluster.publish([there, cluster.move("m.0.undo", "transfer", [0], 1, 0, undoes="m.0")])
+    cluster.go_way("m.0", Way.RECALLED)
     go(cluster, feed)
     for package in folder.glob("m.0/*.package"):
         package.unlink()
     go(cluster, feed, 3)
     assert list(folder.glob("m.0/*")) == [], "what is undone is not packed again"
-    assert len(list(folder.glob("m.0.undo/*"))) == 1
+    cluster.go_way("m.0", Way.JOINED)
+    go(cluster, feed)
+    assert list(folder.iterdir()) == []
     cluster.publish([])
     go(cluster, feed, 5)
     cluster.check()
 
 
 def test_old_rows_on_the_edge_of_the_window_are_live(tmp_path: Path) -> None:
-    """AllOldPurged goes by liveness: watermark - timestamp <= window is live (architecture, section 2)."""
+    """AllOldPurged goes by liveness: watermark - timestamp <= window is live."""
     cluster = Cluster(tmp_path, "AB", 20, 2, ("(A B)", "(A B)"))
     cluster.step({"A": [(0, 100, 1)], "B": []}, 90)
     cluster.publish([cluster.move("p.0", "duplicate", [0], 0, 1)])
@@ -131,20 +132,21 @@ def test_old_rows_on_the_edge_of_the_window_are_live(tmp_path: Path) -> None:
         states.append(cluster.told("p.0", 0).state)
     assert states == ["old-remains", "old-remains", "all-old-purged"]
     assert cluster.told("p.0", 0).newest_old_us == 100
+    assert cluster.told("p.0", 0).newest_old_stream == "A"
 
 
 def test_only_groups_that_are_the_senders_and_stay_are_named(tmp_path: Path) -> None:
     """PartitionsToMove (step 2): neither those of others nor those on their way."""
     cluster, feed = make(tmp_path)
     assert cluster.epoch.owners == (0, 1, 2, 0)
-    commands = tuple(
-        ComputePartitionsToMove(migration=name, worker=0, share=1.0, groups=groups).to_json()
+    questions = tuple(
+        ComputePartitionsToMove(migration=name, worker=0, share=1.0, groups=groups)
         for name, groups in (("all", ()), ("named", (0, 1, 3)))
     )
-    moves = (cluster.move("m.0", "transfer", [3], 0, 1).to_json(),)
-    cluster.epoch = cluster.epoch.successor(cluster.epoch.owners, migrations=moves, commands=commands)
+    moves = (cluster.move("m.0", "transfer", [3], 0, 1),)
+    cluster.epoch = cluster.epoch.successor(cluster.epoch.owners, moves=moves, questions=questions)
     go(cluster, feed)
-    assert cluster.last[0].chosen == {"all": [0], "named": [0]}
+    assert cluster.last[0].chosen == {"all": Answer(groups=(0,)), "named": Answer(groups=(0,))}
     assert cluster.last[1].chosen == {}
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import PLANS, WINDOW, go, make, record
-from trimtab.moves import Move
+from trimtab.moves import Kind, Move, RoleState, Way
+from worker.durable import is_aside
 
 
 @pytest.mark.parametrize("plans", [PLANS, PLANS[::-1], ("((A B) C)",) * 3, ("(A B C)",) * 3])
@@ -38,9 +42,13 @@ def test_frozen_groups_are_kept_until_the_move_is_closed(tmp_path: Path) -> None
     go(cluster, feed)
     frozen_at = feed.watermark - WINDOW
     go(cluster, feed, 3)
-    assert record(cluster, 0).horizon_us <= frozen_at < feed.watermark - WINDOW
+    (role,) = record(cluster, 0).roles
+    assert role.horizon_us <= frozen_at < feed.watermark - WINDOW
+    kept = cluster.report("m.0", 0).evidence
+    assert kept.stored_before == kept.stored_after and kept.stored_after.rows == role.rows > 0
     cluster.publish([], {0: 1})
     go(cluster, feed)
+    assert cluster.report("m.0", 0).evidence.stored_before.rows == 0
     assert record(cluster, 0).horizon_us == feed.watermark - WINDOW
     go(cluster, feed, 5)
     cluster.check()
@@ -104,7 +112,7 @@ def test_packages_that_differ_wait_for_the_senders_word(tmp_path: Path) -> None:
     assert cluster.told("m.0", 1).state == "holding"
     assert "differ" in cluster.told("m.0", 1).problem
     (move,) = cluster.moves
-    cluster.publish([Move(**{**vars(move), "digest": good})])
+    cluster.publish([replace(move, digest=good)])
     go(cluster, feed)
     assert cluster.told("m.0", 1).state == "received"
     cluster.publish([], {0: 1})
@@ -114,31 +122,115 @@ def test_packages_that_differ_wait_for_the_senders_word(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_transfer_undone_brings_back_what_the_receiver_has(tmp_path: Path, arrived: bool) -> None:
-    """Before the package was taken in only held rows go back, after it the whole state does."""
+    """Before the package was taken in nobody has joined the rows, after it the receiver has. The store is not needed:
+    where it failed it stays broken."""
     cluster, feed = make(tmp_path)
-    if not arrived:
-        blocked = cluster.checkpoint / "trimtab" / "transfers"
-        blocked.parent.mkdir(parents=True)
-        blocked.touch()
-    there = cluster.move("m.0", "transfer", [0, 3], 0, 1)
-    cluster.publish([there])
-    go(cluster, feed, 3)
-    assert cluster.told("m.0", 0).state == ("exported" if arrived else "export-failed")
-    assert cluster.told("m.0", 1).state == ("received" if arrived else "holding")
-    if not arrived:
-        assert "takes no package" in cluster.told("m.0", 0).problem
-        blocked.unlink()
-    back = cluster.move("m.0.undo", "transfer", [0, 3], 1, 0, undoes="m.0")
-    cluster.publish([there, back])
-    go(cluster, feed)
-    assert cluster.told("m.0.undo", 1).state == "exported"
-    go(cluster, feed, 2)
-    assert cluster.told("m.0.undo", 0).state == "received"
-    cluster.publish([])
-    go(cluster, feed, 6)
+    with _failing_puts(cluster, not arrived):
+        cluster.publish([cluster.move("m.0", "transfer", [0, 3], 0, 1)])
+        go(cluster, feed, 3)
+        assert cluster.told("m.0", 0).state == ("exported" if arrived else "export-failed")
+        assert cluster.told("m.0", 1).state == ("received" if arrived else "holding")
+        assert cluster.told("m.0", 0).held_rows > 0
+        if not arrived:
+            assert "takes no package" in cluster.told("m.0", 0).problem
+        cluster.go_way("m.0", Way.RECALLED)
+        go(cluster, feed, 2)
+        assert cluster.told("m.0", 1).state == ("recalled-joined" if arrived else "recalled-held")
+        cluster.go_way("m.0", Way.JOINED if arrived else Way.HELD)
+        go(cluster, feed)
+        assert cluster.told("m.0", 0).state == "restored"
+        assert cluster.told("m.0", 0).held_rows == 0
+        assert cluster.told("m.0", 1).state == "dropped"
+        go(cluster, feed)
+        cluster.publish([])
+        go(cluster, feed, 6)
     assert record(cluster, 1).groups == [1]
     assert record(cluster, 1).roles == [] == record(cluster, 0).roles
     cluster.check()
+
+
+@contextmanager
+def _failing_puts(cluster: Cluster, failing: bool) -> Iterator[None]:
+    """A store that takes nothing, though it can be listed: a full disk, credentials that only read."""
+
+    def refuse(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if failing:
+            patch.setattr("worker.transfers.TransferStore.put", refuse)
+        yield
+
+
+@pytest.mark.parametrize("way", ["joined", "held"])
+@pytest.mark.parametrize("moment", ["holding", "recalled", "back", "closed"])
+def test_a_rebuild_at_any_point_of_the_way_back(tmp_path: Path, moment: str, way: str) -> None:
+    """Rows that wait are never taken for joined ones, and those that went back stay gone."""
+    cluster, feed = make(tmp_path)
+
+    def step(now: str) -> None:
+        rebuild = [0, 1] if now == moment else []
+        for _ in range(2):
+            cluster.step(feed.rows(12), feed.watermark, rebuild=rebuild)
+
+    cluster.publish([cluster.move("m.w1", "transfer", [0, 3], 0, 1)])
+    with _failing_puts(cluster, way == "held"):
+        go(cluster, feed)
+        step("holding")
+        cluster.go_way("m.w1", Way.RECALLED)
+        step("recalled")
+        cluster.go_way("m.w1", Way(way))
+        step("back")
+    cluster.publish([])
+    step("closed")
+    go(cluster, feed, 4)
+    cluster.check()
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+def test_the_batch_that_opens_a_transfer_may_run_no_task(tmp_path: Path, recalled: bool) -> None:
+    """The sender hears of it when rows go to the receiver already: it freezes first, then puts its copy aside."""
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.w1", "transfer", [0, 3], 0, 1)])
+    cluster.skip(feed.watermark)
+    if recalled:
+        cluster.go_way("m.w1", Way.RECALLED)
+    cluster.step(feed.rows(), feed.watermark, order=[1, 0, 2])
+    assert cluster.told("m.w1", 0).state == ("export-failed" if recalled else "exported")
+    assert cluster.told("m.w1", 0).held_rows == cluster.told("m.w1", 1).held_rows > 0
+    if recalled:
+        cluster.go_way("m.w1", Way.HELD)
+        go(cluster, feed, 2)
+        cluster.publish([])
+    else:
+        go(cluster, feed, 2)
+        assert cluster.told("m.w1", 1).state == "received"
+        cluster.publish([], {0: 1, 3: 1})
+    go(cluster, feed, 6)
+    cluster.check()
+
+
+def test_other_groups_of_a_sender_expire_as_usual(tmp_path: Path) -> None:
+    """A transfer that nobody closes: neither resident nor durable state of the other groups grows."""
+    cluster, feed = make(tmp_path)
+    go(cluster, feed, 10)
+    cluster.publish([cluster.move("m.w1", "transfer", [0], 0, 1)])
+    go(cluster, feed)
+    frozen = cluster.told("m.w1", 0).rows
+    sizes, filed = [], []
+    for _ in range(40):
+        go(cluster, feed)
+        load = cluster.last[0].group_state_rows
+        assert load is not None and load[0] == frozen
+        sizes.append(int(load[3]))
+        filed.append(sum(not is_aside(key, 3) for key in cluster.durable[0].rows_kept))
+    assert max(sizes[20:]) <= max(sizes[:20]) + 10, "rows of group 3, which stays"
+    assert max(filed[20:]) <= max(filed[:20]) + 3, "frames of joined rows"
+    before = cluster.last[0].payload_bytes
+    cluster.step({}, feed.watermark + 10 * WINDOW)
+    load = cluster.last[0].group_state_rows
+    assert load is not None and load.tolist() == [frozen, 0, 0, 0]
+    assert cluster.last[0].payload_bytes < before
 
 
 def test_a_duplicate_ends_after_one_window_and_suppresses_what_the_receiver_has(tmp_path: Path) -> None:
@@ -212,26 +304,29 @@ def test_random_moves(tmp_path: Path, seed: int) -> None:
 
 
 def go_on(cluster: Cluster, luck: random.Random) -> tuple[dict[str, Move], dict[int, int]]:
-    """Close what may be closed, undo some: the moves and new owners of the next epoch."""
+    """Close what may be closed, recall some, bring back what was recalled: moves and new owners of the next epoch."""
     moves = {move.id: move for move in cluster.moves}
     owners: dict[int, int] = {}
     for move in cluster.moves:
-        back = moves.get(move.id + ".undo")
-        if move.undoes:
-            continue
-        if back is not None:
-            if told(cluster, back, back.receiver) == "received":
-                del moves[move.id], moves[back.id]
-        elif told(cluster, move, move.receiver) == "received" or told(cluster, move, move.sender) == "all-old-purged":
+        sender, receiver = told(cluster, move, move.sender), told(cluster, move, move.receiver)
+        if move.way == Way.RECALLED:
+            answers = {RoleState.RECALLED_JOINED: Way.JOINED, RoleState.RECALLED_HELD: Way.HELD}
+            if receiver in answers:
+                moves[move.id] = replace(move, way=answers[receiver])
+        elif move.way.back:
+            if sender == RoleState.RESTORED:
+                del moves[move.id]
+        elif receiver == RoleState.RECEIVED or sender == RoleState.ALL_OLD_PURGED:
             if luck.random() < 0.6:
                 del moves[move.id]
                 owners |= dict.fromkeys(move.groups, move.receiver)
+            elif move.kind == Kind.TRANSFER and luck.random() < 0.4:
+                moves[move.id] = replace(move, way=Way.RECALLED)
         elif luck.random() < 0.2:
-            if move.kind == "duplicate":
+            if move.kind == Kind.DUPLICATE:
                 del moves[move.id]
             else:
-                name = move.id + ".undo"
-                moves[name] = cluster.move(name, "transfer", move.groups, move.receiver, move.sender, undoes=move.id)
+                moves[move.id] = replace(move, way=Way.RECALLED)
     return moves, owners
 
 
@@ -247,26 +342,5 @@ def open_some(cluster: Cluster, luck: random.Random, moves: dict[str, Move], ope
     return opened
 
 
-def told(cluster: Cluster, move: Move, worker: int) -> str:
-    return next((r.state for r in cluster.last[worker].moves if r.move == move.id), "unknown")
-
-
-def test_rows_held_for_the_way_back_survive_a_rebuild(tmp_path: Path) -> None:
-    """The state comes back late: the first sender has dropped its own, older rows, but not those that waited here."""
-    cluster, feed = make(tmp_path)
-    there = cluster.move("m.w1", "transfer", [0, 3], 0, 1)
-    cluster.publish([there])
-    go(cluster, feed, 2)
-    assert cluster.told("m.w1", 1).state == "received"
-    cluster.publish([there, cluster.move("m.w1.undo", "transfer", [0, 3], 1, 0, undoes="m.w1")])
-    go(cluster, feed)
-    (path,) = (cluster.checkpoint / "trimtab" / "transfers" / "m.w1.undo").iterdir()
-    path.unlink()
-    cluster.step(feed.rows(), feed.watermark, order=[0, 1, 2])
-    assert cluster.told("m.w1.undo", 0).held_rows > 0
-    go(cluster, feed)
-    assert cluster.told("m.w1.undo", 0).state == "received"
-    cluster.step(feed.rows(), feed.watermark, rebuild=[0])
-    cluster.publish([])
-    go(cluster, feed, 4)
-    cluster.check()
+def told(cluster: Cluster, move: Move, worker: int) -> RoleState | None:
+    return next((role.state for role in record(cluster, worker).roles if role.is_of(move)), None)

@@ -1,0 +1,256 @@
+"""Evidence: what a worker's buffers hold of moving groups, counted after the fact, apart from the code that moved it.
+
+The audit can trust a worker's word about a move only as far as the word does not come from the code that may be wrong.
+So nothing here is taken from a package's header, from a counter, or from what the join returned about itself: rows are
+counted in the columns where they lie (just before the purge, when all of the batch's rows are in them), rows that wait
+are counted in the durable state, and the results of some keys are computed once more, naively, from the leaf rows.
+
+It costs one pass over each leaf while the worker has a role in a move, and nothing otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trimtab import conditions, evidence, frames
+from trimtab.conditions import EvaluationError
+from trimtab.evidence import NOTHING, Evidence, Tally
+from worker import kernels
+from worker.buffers import Flags, Int64s, Refs, Tuples
+from worker.durable import DurableState, Role
+from worker.engine import Engine
+from worker.joining import JoinState
+from worker.payload import DurableKey
+from worker.protocol import WorkerMoves, arriving_tally
+
+KEYS_OF_RESULTS: Final = 2
+KEYS_OF_ROWS: Final = 2
+COMBINATIONS_MAX: Final = 20_000
+"""Of all keys that a batch looks at again: a key with more is left out."""
+WAITING_ROWS_MAX: Final = 1_000_000
+WAITING_FRAMES_MAX: Final = 64
+"""Of rows that wait for longer than it takes to fill these the record's own tally is repeated. What is put aside is
+read back all the same, and rows that are lost while they wait are missing when they are joined."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that is looked at again."""
+
+    code: int
+    group: int
+
+
+class Waiting:
+    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most."""
+
+    def __init__(self, moves: WorkerMoves, durable: DurableState, engine: Engine) -> None:
+        self._durable = durable
+        self._spec = engine.spec
+        self._tallies: dict[DurableKey, Tally] = {}
+        self.before = {role.move: self._all(role) for role in moves.before}
+
+    def _all(self, role: Role) -> Tally:
+        if role.aside_rows.rows > WAITING_ROWS_MAX or len(role.aside) > WAITING_FRAMES_MAX:
+            return role.aside_rows
+        return self.of(sorted(_keys(role)))
+
+    def of(self, keys: Sequence[DurableKey]) -> Tally:
+        return sum((self._tally(key) for key in keys), NOTHING)
+
+    def after(self, role: Role, before: Role) -> Tally:
+        """What waits when the batch ends."""
+        known, now = _keys(before), _keys(role)
+        if known <= now:
+            return self.before[role.move] + self.of(sorted(now - known))
+        return self.of(sorted(now))
+
+    def _tally(self, key: DurableKey) -> Tally:
+        if key not in self._tallies:
+            stream, frame = self._durable.get_rows(key)
+            self._tallies[key] = arriving_tally(self._spec, stream, frames.decode(frame))
+        return self._tallies[key]
+
+
+def _keys(role: Role) -> set[DurableKey]:
+    return {(batch, number) for batch, number in role.aside}
+
+
+def evidence_of(
+    moves: WorkerMoves, state: JoinState, waiting: Waiting, horizon_us: int, batch: int
+) -> dict[str, Evidence]:
+    """By move, for every role of this worker. `horizon_us` is watermark - window when the batch ends."""
+    engine = state.engine
+    watched = engine.flags({group for role in moves.roles for group in role.groups})
+    counts, digests = _tallies(moves, state, watched, horizon_us)
+    keys = sampled_keys(state, watched, batch)
+    expected = expected_results(state, watched, keys)
+    found: dict[str, Evidence] = {}
+    for role, before in zip(moves.roles, moves.before, strict=True):
+        groups = role.groups
+        stored_before, joined, stored_after = (
+            Tally(rows=int(counts[n, groups].sum()), digest=int(digests[n, groups].sum(dtype=np.uint64)))
+            for n in range(3)
+        )
+        put_aside = waiting.of(moves.aside_now.get(role.move, []))
+        mine = [key for key in expected if key.group in set(groups)]
+        found[role.move] = Evidence(
+            stored_before=stored_before,
+            stored_after=stored_after,
+            joined=joined,
+            joined_by_group={group: int(counts[1, group]) for group in groups if counts[1, group]},
+            put_aside=put_aside,
+            waiting_before=waiting.before[role.move],
+            waiting_after=waiting.after(role, before),
+            sampled_keys=len(mine),
+            sampled_expected=sum(expected[key] for key in mine),
+            sampled_made=sum(_made(state.results, key) for key in mine),
+        )
+    return found
+
+
+def _tallies(
+    moves: WorkerMoves, state: JoinState, watched: Flags, horizon_us: int
+) -> tuple[Int64s, npt.NDArray[np.uint64]]:
+    """Rows and digests by group: stored before, joined, to be kept."""
+    engine, partitions = state.engine, state.engine.spec.partitions
+    after = np.full(partitions, horizon_us, np.int64)
+    for group, floor in moves.frozen.items():
+        after[group] = floor
+    counts, digests = np.zeros((3, partitions), np.int64), np.zeros((3, partitions), np.uint64)
+    groups = np.arange(partitions, dtype=np.uint64)
+    for streams, buffer in engine.buffers.items():
+        if buffer.is_leaf:
+            kernels.tally_leaf(
+                buffer.code,
+                buffer.lo,
+                buffer.group,
+                buffer.refs[0],
+                buffer.tail,
+                buffer.head,
+                watched,
+                state.boundaries[streams[0]].astype(np.uint32),
+                state.kept_since,
+                after,
+                evidence.mixed(groups ^ evidence.salt(streams[0])),
+                counts,
+                digests,
+            )
+    return counts, digests
+
+
+# -- results of some keys, once more
+
+
+def sampled_keys(state: JoinState, watched: Flags, batch: int) -> list[Key]:
+    """Some keys of this batch's results and some of its new rows; the same ones whenever the batch is repeated."""
+    chosen: dict[Key, None] = {}
+    salt = evidence.mixed(np.array([batch], np.uint64))[0]
+    for tuples, wanted in ((state.results, KEYS_OF_RESULTS), (state.joined, KEYS_OF_ROWS)):
+        best = np.full(wanted, 2**64 - 1, np.uint64)
+        code, group = np.zeros(wanted, np.int64), np.full(wanted, -1, np.int16)
+        for each in tuples:
+            kernels.pick_keys(each.code, each.group, watched, salt, best, code, group)
+        chosen |= dict.fromkeys(Key(int(c), int(g)) for c, g in zip(code, group, strict=True) if g >= 0)
+    return list(chosen)
+
+
+def expected_results(state: JoinState, watched: Flags, keys: Sequence[Key]) -> dict[Key, int]:
+    """How many results each key has in this batch by the naive join; keys with too many combinations are left out."""
+    if not keys:
+        return {}
+    codes = np.array(sorted({key.code for key in keys}), np.int64)
+    leaves = {}
+    for streams, buffer in state.engine.buffers.items():
+        if buffer.is_leaf:
+            columns = buffer.code, buffer.group, buffer.tail, buffer.head
+            leaves[streams[0]] = buffer.at(kernels.positions_of_keys(*columns, watched, codes))
+    expected: dict[Key, int] = {}
+    room = COMBINATIONS_MAX
+    for key in keys:
+        rows = [_rows_of(state, leaves[name], key) for name in state.engine.spec.names]
+        combinations = math.prod(map(len, rows))
+        if combinations > room:
+            continue
+        room -= combinations
+        try:
+            expected[key] = _naive_join(state, rows, key.group) if combinations else 0
+        except EvaluationError:
+            # The naive join asks conditions about pairs that the plan never brings together.
+            continue
+    return expected
+
+
+def _rows_of(state: JoinState, leaf: Tuples, key: Key) -> Tuples:
+    mine = (leaf.code == key.code) & (leaf.group == key.group)
+    stored = leaf.lo >= state.kept_since[key.group]
+    return leaf.take(np.flatnonzero(mine & (stored | _is_new(state, leaf))))
+
+
+def _is_new(state: JoinState, leaf: Tuples) -> Flags:
+    return _at_or_after(leaf.refs[0], state.boundaries[leaf.streams[0]][leaf.group])
+
+
+def _at_or_after(rows: Refs, first: Int64s | int) -> Flags:
+    """Numbers are kept modulo 2**32; the distance tells which side of the first one a row is on."""
+    distance = rows - np.asarray(first, np.int64).astype(np.uint32)
+    return distance < np.uint32(2**31)
+
+
+def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> int:
+    """All combinations of one row per stream: those that have a new row, fit the window and meet all conditions."""
+    places = [grid.ravel() for grid in np.meshgrid(*(np.arange(len(each)) for each in rows), indexing="ij")]
+    times = np.stack([each.lo[place] for each, place in zip(rows, places, strict=True)])
+    wanted = times.max(axis=0) - times.min(axis=0) <= state.engine.spec.window_us
+    wanted &= np.any([_is_new(state, each)[place] for each, place in zip(rows, places, strict=True)], axis=0)
+    for track in state.engine.tracks.values():
+        if track.groups[group]:  # PTLB step 3: the receiver makes those that are all new
+            news = [_at_or_after(each.refs[0], track.first_new[each.streams[0]]) for each in rows]
+            wanted &= ~np.all([new[place] for new, place in zip(news, places, strict=True)], axis=0)
+    wanted &= _equal_keys(state.engine, rows, places)
+    refs = {each.streams[0]: each.refs[0][place[wanted]] for each, place in zip(rows, places, strict=True)}
+    return _meeting_conditions(state.engine, refs)
+
+
+def _equal_keys(engine: Engine, rows: Sequence[Tuples], places: Sequence[npt.NDArray[np.int64]]) -> Flags:
+    """Codes that are hashes may be equal where keys are not."""
+    equal = np.ones(places[0].size, np.bool_)
+    numbers: dict[object, int] = {}
+    first: npt.NDArray[np.int64] | None = None
+    for each, place in zip(rows, places, strict=True):
+        stream = each.streams[0]
+        compared = engine.spec.stream(stream).key.compared
+        if compared is None:
+            return equal
+        (values,) = engine.payload[stream].gather(each.refs[0], [compared])
+        same = np.array([numbers.setdefault(value, len(numbers)) for value in values.to_pylist()], np.int64)[place]
+        first = same if first is None else first
+        equal &= same == first
+    return equal
+
+
+def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
+    count = next(iter(refs.values())).size
+    for condition in engine.conditions:
+        if count == 0:
+            return 0
+        columns: dict[tuple[str, str], pa.Array] = {}
+        for stream, name in condition.spec.columns:
+            (columns[stream, name],) = engine.payload[stream].gather(refs[stream], [name])
+        mask = pc.fill_null(conditions.mask(condition.tree, columns), False)
+        wanted = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+        refs = {stream: rows[wanted] for stream, rows in refs.items()}
+        count = wanted.size
+    return int(count)
+
+
+def _made(results: Sequence[Tuples], key: Key) -> int:
+    return sum(int(np.count_nonzero((each.code == key.code) & (each.group == key.group))) for each in results)
