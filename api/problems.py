@@ -105,16 +105,16 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
     raised = first.get("ctx", {}).get("error")
     if isinstance(raised, InvalidInput):
         return _of_input(raised)
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = ": " + str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     remedy = f"Give {field} a value as docs/rest.md describes it."
     if first["type"] == "extra_forbidden":
-        message, remedy = "There is no such field", "Leave it out, or see docs/rest.md for the right name."
+        message, remedy = " is not a known field", "Leave it out, or see docs/rest.md for the right name."
     elif first["type"] == "missing":
-        message, remedy = "It is missing", f"Give {field}."
+        message, remedy = " is missing", f"Give {field}."
     elif first["type"] == "literal_error":
-        message, remedy = "It is not known", f"Choose one of {first['ctx']['expected']}."
+        message, remedy = " is not known", f"Choose one of {first['ctx']['expected']}."
     value = None if first["type"] == "missing" else first.get("input")
-    return Problem(422, "invalid", f"{field}: {message.rstrip('.')}.", field=field, value=value, remedy=remedy)
+    return Problem(422, "invalid", f"{field}{message}.", field=field, value=value, remedy=remedy)
 
 
 def of_http(error: HTTPException) -> Problem:

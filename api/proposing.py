@@ -10,7 +10,7 @@ from api.backend import Backend, not_found
 from api.problems import Problem, unavailable
 from api.schemas import Manner, ProposalBody
 from balancing import takeup
-from balancing.policies import Drain, Fill, Level, Pairwise, Policy
+from balancing.policies import policy_named
 from balancing.proposal import Proposal, make_proposal
 from balancing.requests import (
     MoveRequest,
@@ -39,7 +39,7 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
         proposal = await asyncio.to_thread(
             make_proposal,
             load,
-            _policy(body),
+            policy_named(body.policy, body.worker),
             settings,
             id=name,
             strategy=body.strategy,
@@ -110,18 +110,6 @@ async def carry_out(
         expected_epoch=body.expected_epoch,
         at_ms=now_ms(),
     )
-
-
-def balancer(name: str) -> Policy:
-    return Pairwise() if name == "pairwise" else Level()
-
-
-def _policy(body: ProposalBody) -> Policy:
-    if body.policy == "drain" and body.worker is not None:
-        return Drain(body.worker)
-    if body.policy == "fill" and body.worker is not None:
-        return Fill(body.worker)
-    return balancer(body.policy)
 
 
 def _settings(settings: Settings, body: ProposalBody) -> Settings:

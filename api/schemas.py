@@ -10,7 +10,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from trimtab.choices import BALANCERS, GROUPS_MAX, PAUSE_MAX_MS, Balancer, MoveMeasure, Order, PolicyName, Strategy
+from balancing.policies import policy_named
+from balancing.words import (
+    GROUPS_MAX,
+    PAUSE_MAX_MS,
+    AskedStrategy,
+    Balancer,
+    Order,
+    PolicyName,
+    ShareMeasure,
+)
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 
@@ -83,7 +92,7 @@ class Mutation(Body):
 class Manner(Mutation):
     """How groups are to be moved."""
 
-    strategy: Strategy = Field("auto", description="`auto` chooses by the papers' cost models and explains the choice.")
+    strategy: AskedStrategy = Field("auto", description="`auto` chooses by the papers' cost models and says why.")
     max_pause: Pause = Field(
         None, description="How much longer a batch may take; the move is spread over more batches.", examples=["500ms"]
     )
@@ -101,16 +110,7 @@ class ProposalBody(Manner):
 
     @model_validator(mode="after")
     def _check_worker(self) -> Self:
-        balances = self.policy in BALANCERS
-        if not balances and self.worker is None:
-            raise InvalidInput("worker", None, f"is missing for the policy {self.policy}", "Name the worker.")
-        if balances and self.worker is not None:
-            raise InvalidInput(
-                "worker",
-                self.worker,
-                f"cannot be combined with the policy {self.policy}",
-                "Leave it out, or use the policy drain or fill.",
-            )
+        policy_named(self.policy, self.worker)
         return self
 
 
@@ -123,7 +123,7 @@ class RebalanceBody(Manner):
     receiver: Worker | None = Field(None, alias="to")
     groups: Groups | None = Field(None, description="Numbers of partition groups that the sender owns.")
     amount: Share = Field(None, description="Share of the sender's load to move.", examples=["25%"])
-    measure: MoveMeasure = Field("cpu", description="What `amount` is a share of.")
+    measure: ShareMeasure = Field("cpu", description="What `amount` is a share of.")
     policy: Balancer = Field("level", description="For a request that names neither a proposal nor a move.")
 
     model_config = ConfigDict(

@@ -12,7 +12,7 @@ from balancing.policies.drain import Drain
 from balancing.policies.policy import Finding, Policy, SuggestedMove, parse_suggested_move
 from balancing.settings import Settings
 from balancing.strategy import Choice, choose, parse_choice
-from trimtab.choices import Order
+from balancing.words import Order
 from trimtab.epochs import Epoch
 from trimtab.errors import CorruptState
 

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from balancing.situation import Situation
-from trimtab.choices import (
-    MOVE_MEASURES,
+from balancing.words import (
     MOVES_MAX,
     ORDERS,
     PAUSE_MAX_MS,
+    SHARE_MEASURES,
     STRATEGIES,
-    MoveMeasure,
+    AskedStrategy,
     Order,
-    Strategy,
+    ShareMeasure,
 )
 from trimtab.errors import InvalidInput
 
@@ -60,8 +60,8 @@ class MoveRequest:
     groups: tuple[int, ...] = ()
     share: float | None = None
     """Of the sender's load, above 0 and at most 1; where no groups are given."""
-    measure: MoveMeasure = "cpu"
-    strategy: Strategy | None = None
+    measure: ShareMeasure = "cpu"
+    strategy: AskedStrategy | None = None
     """Where it differs from the request's."""
 
     def to_json(self) -> Json:
@@ -73,7 +73,7 @@ class RebalanceRequest:
     id: str
     query: str
     moves: tuple[MoveRequest, ...]
-    strategy: Strategy = "auto"
+    strategy: AskedStrategy = "auto"
     max_pause_ms: float | None = None
     order: Order = "hot-first"
     reason: str = ""
@@ -238,7 +238,7 @@ def _check_form(request: RebalanceRequest) -> None:
         raise Refused("moves", len(request.moves), "are too many", f"Ask for at most {MOVES_MAX} at a time.")
     for index, move in enumerate(request.moves):
         at = f"moves[{index}]."
-        _known(at + "measure", move.measure, MOVE_MEASURES)
+        _known(at + "measure", move.measure, SHARE_MEASURES)
         if move.strategy is not None:
             _known(at + "strategy", move.strategy, STRATEGIES)
         if bool(move.groups) == (move.share is not None):

@@ -29,5 +29,7 @@ POLICY_NAMES: Final[tuple[str, ...]] = get_args(PolicyName)
 
 MOVES_MAX: Final = 1_000
 """Of one request."""
+GROUPS_MAX: Final = 10_000
+"""Of one list of groups or workers."""
 PAUSE_MAX_MS: Final = 3_600_000
 """The longest addition to a batch that may be asked for."""

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 
 from api.backend import Backend, QueryName, Use, check_group
 from api.problems import unavailable
-from api.proposing import balancer
 from api.routes.documents import answers
 from balancing.explain import Arrival, why_here, why_no_move
 from balancing.load import Snapshot
+from balancing.policies import policy_named
 from balancing.proposal import make_proposal
 from balancing.situation import Situation
 from balancing.triggers import accept, decide
@@ -37,7 +37,7 @@ async def explain(query: QueryName, use: Use) -> Json:
     last = await use.store.decision(query)
     decision = decide(load, settings, await use.store.trigger_state(query), now_ms())
     if decision.act:
-        proposal = await asyncio.to_thread(make_proposal, load, balancer(settings.policy), settings, id="explain")
+        proposal = await asyncio.to_thread(make_proposal, load, policy_named(settings.policy), settings, id="explain")
         decision = accept(decision, proposal, settings, now_ms())
     return {"query": query, **why_no_move(load, settings, decision).to_json(), "last_decision": last}
 

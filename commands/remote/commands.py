@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.choices import BALANCERS, GROUPS_MAX, MOVE_MEASURES, ORDERS, POLICIES
+from balancing.words import BALANCERS, GROUPS_MAX, ORDERS, POLICY_NAMES, SHARE_MEASURES
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
 
 Parsers = Any
@@ -81,7 +81,7 @@ def _add_reading(commands: Parsers) -> None:
 def _add_moving(commands: Parsers) -> None:
     propose = commands.add_parser("propose", help="show what a rebalance would do, and what it would cost")
     propose.add_argument("--query", required=True, metavar="NAME")
-    propose.add_argument("--policy", choices=POLICIES, help="the policy (level)")
+    propose.add_argument("--policy", choices=POLICY_NAMES, help="the policy (level)")
     propose.add_argument("--worker", type=int, metavar="N", help="for drain and fill")
     propose.add_argument("--json", action="store_true", help="print JSON")
     _manner(propose)
@@ -93,7 +93,7 @@ def _add_moving(commands: Parsers) -> None:
     rebalance.add_argument("--to", dest="receiver", type=int, metavar="WORKER")
     rebalance.add_argument("--groups", type=groups, metavar="N,N", help="partition groups, such as 4,9,17 or 4-7")
     rebalance.add_argument("--amount", metavar="SHARE", help="of the sender's load, such as 25%%")
-    rebalance.add_argument("--measure", choices=MOVE_MEASURES, help="what the amount is a share of (cpu)")
+    rebalance.add_argument("--measure", choices=SHARE_MEASURES, help="what the amount is a share of (cpu)")
     rebalance.add_argument("--proposal", metavar="ID", help="carry out this proposal")
     rebalance.add_argument("--policy", choices=BALANCERS, help="if neither a proposal nor a move is named (level)")
     _manner(rebalance)

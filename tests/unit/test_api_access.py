@@ -18,9 +18,10 @@ import redis
 from api.access import needed_scope
 from api.gate import GateSettings
 from api.keys import KeyStore, new_key, parse_key
-from api.limits import BUCKETS_MAX, Buckets, Rates, check_depth
+from api.limits import BUCKETS_MAX, Buckets, RequestRates, check_depth
 from api.problems import Problem
 from manager.store import ManagerStore
+from tests.checkers.clock import ManualClock
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -29,14 +30,6 @@ from trimtab.errors import InvalidInput
 
 pytestmark = pytest.mark.redis
 BASE = "/v1/queries/orders"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +120,7 @@ def test_keys_are_stored_hashed_and_salted() -> None:
     presented = parse_key(text)
     assert presented is not None
     assert presented.secret not in json.dumps(record.__dict__)
-    assert record.fits(presented.secret) and not record.fits("x" * 43)
+    assert record.matches(presented.secret) and not record.matches("x" * 43)
     assert record.salt != again.salt
     assert presented.secret not in repr(presented)
     assert record.allows("read") and record.allows("operate") and not record.allows("admin")
@@ -137,7 +130,7 @@ def test_keys_are_stored_hashed_and_salted() -> None:
 
 
 def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
+    clock = ManualClock()
     with Served(redis_server.url, clock=clock) as served:
         client = served.client("read")
         assert client.get(f"{BASE}/auto").status_code == 200
@@ -148,7 +141,7 @@ def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: 
 
 
 def test_an_event_stream_ends_when_its_key_is_revoked(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
+    clock = ManualClock()
     with Served(redis_server.url, clock=clock) as served:
         client = served.client("read")
         with client.stream("GET", f"{BASE}/events") as answer:
@@ -160,8 +153,8 @@ def test_an_event_stream_ends_when_its_key_is_revoked(plane: DataPlane, redis_se
 
 
 def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
-    rates = Rates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)
+    clock = ManualClock()
+    rates = RequestRates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)
     with Served(redis_server.url, gate=GateSettings(rates=rates, answers_kept_s=0.0), clock=clock) as served:
         one, other, stranger = served.client("operate"), served.client("operate"), served.client(None)
         assert [one.get(f"{BASE}/auto").status_code for _ in range(6)] == [200] * 4 + [429] * 2
@@ -179,8 +172,8 @@ def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: Embedded
 def test_a_key_that_may_only_read_cannot_push_others_out_of_the_audit(
     plane: DataPlane, redis_server: EmbeddedRedis
 ) -> None:
-    gate = GateSettings(rates=Rates(mutations_per_s=1.0))
-    with Served(redis_server.url, gate=gate, clock=Clock()) as served:
+    gate = GateSettings(rates=RequestRates(mutations_per_s=1.0))
+    with Served(redis_server.url, gate=gate, clock=ManualClock()) as served:
         reader, operator = served.client("read"), served.client("operate")
         assert [reader.post(f"{BASE}/drain", json={"worker": 0}).status_code for _ in range(5)] == [403] * 2 + [429] * 3
         assert plane.store.client.xlen(redis_keys.AUDIT) == 2
@@ -191,8 +184,8 @@ def test_a_key_that_may_only_read_cannot_push_others_out_of_the_audit(
 
 
 def test_guessing_keys_costs_redis_nothing_and_locks_nobody_out(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
-    gate = GateSettings(rates=Rates(failures_per_s=1.0), answers_kept_s=0.0)
+    clock = ManualClock()
+    gate = GateSettings(rates=RequestRates(failures_per_s=1.0), answers_kept_s=0.0)
 
     def lookups() -> int:
         found: Any = plane.store.client.info("commandstats")

@@ -1,4 +1,4 @@
-"""What can be asked for is done: proposals, rebalances, drain, fill, cancel, settings, events, idempotency.
+"""What is requested is done: proposals, rebalances, drain, fill, cancel, settings, events, idempotency.
 
 A real manager carries it out on a data plane without Spark; the verdict on its results must be exact.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.answers import Answer, RecentAnswers, parse_answer
-from api.progress import eta_s
-from balancing.protocols.migration import Entry
+from api.answers import HttpAnswer, RecentAnswers, parse_answer
+from api.progress import eta_s, migration_view
+from balancing.protocols.migration import StoryLine
 from tests.checkers.migrations import parallel_track
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
@@ -414,14 +414,15 @@ def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
 
 def test_the_time_to_go_is_not_told_when_it_is_over() -> None:
     """PTLB waits for event time, which an idle stream holds up."""
-    begun = Entry(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating")
+    begun = StoryLine(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating")
     migration = parallel_track(begun)
     assert eta_s(migration, 3_000, 10.0) == 8.0
     assert eta_s(migration, 20_000, 10.0) is None
+    assert migration_view(migration, 20_000, 10.0)["waits_for_event_time"]
 
 
 def test_answers_survive_being_kept() -> None:
-    answer = Answer(202, ((b"location", b"/v1/x"), (b"content-type", b"application/json")), b'{"a":"\xc3\xa9"}')
+    answer = HttpAnswer(202, ((b"location", b"/v1/x"), (b"content-type", b"application/json")), b'{"a":"\xc3\xa9"}')
     assert parse_answer(answer.to_text()) == answer
 
 
@@ -429,11 +430,11 @@ def test_reads_within_a_moment_share_one_answer() -> None:
     now_s = 0.0
     made = 0
 
-    async def make() -> Answer:
+    async def make() -> HttpAnswer:
         nonlocal made
         made += 1
         await asyncio.sleep(0)
-        return Answer(200, (), str(made).encode())
+        return HttpAnswer(200, (), str(made).encode())
 
     async def ask() -> list[bytes]:
         nonlocal now_s

@@ -1,4 +1,4 @@
-"""What any instance reads of a query: the leader's snapshot, and migrations without those that are over."""
+"""What any instance reads about a query: the leader's snapshot, and migrations without those that have ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from balancing.load import Snapshot
 from manager.snapshots import SNAPSHOT_TTL_S, load_snapshot, parse_snapshot, snapshot_text
 from manager.store import ManagerStore
+from tests.checkers.migrations import parallel_track
 from tests.checkers.served import measured
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -51,7 +52,8 @@ def test_a_snapshot_of_another_version_is_none(plane: DataPlane, text: str) -> N
 def test_open_migrations_are_those_that_have_not_ended(plane: DataPlane) -> None:
     client = plane.store.client
     for name in ("m-1", "m-2", "m-3"):
-        client.hset(redis_keys.migrations("orders"), name, json.dumps({"id": name}))
+        record = replace(parallel_track(), id=name)
+        client.hset(redis_keys.migrations("orders"), name, json.dumps(record.to_json()))
     client.zadd(redis_keys.closed("orders"), {"migration:m-2": 5, "rebalance:m-3": 6})
 
     async def read() -> tuple[list[str], list[str]]:
