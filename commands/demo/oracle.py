@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -44,6 +44,8 @@ class JoinVerdict:
     got: int
     missing: int
     extra: int
+    examples: tuple[str, ...] = field(default=(), compare=False)
+    """Some rows that are missing or extra."""
 
     @property
     def good(self) -> bool:
@@ -68,11 +70,14 @@ def verdict(
         names = [f"{stream}_{column}" for stream in ("A", "B", "C") for column in _COLUMNS]
         types = {name: _TYPES[name.partition("_")[2]] for name in names}
         _load(connection, "got", names, types, output, None)
+        missing = "SELECT * FROM expected EXCEPT ALL SELECT * FROM got"
+        extra = "SELECT * FROM got EXCEPT ALL SELECT * FROM expected"
         return JoinVerdict(
             expected=_count(connection, "SELECT * FROM expected"),
             got=_count(connection, "SELECT * FROM got"),
-            missing=_count(connection, "SELECT * FROM expected EXCEPT ALL SELECT * FROM got"),
-            extra=_count(connection, "SELECT * FROM got EXCEPT ALL SELECT * FROM expected"),
+            missing=_count(connection, missing),
+            extra=_count(connection, extra),
+            examples=(*_examples(connection, "missing", missing, names), *_examples(connection, "extra", extra, names)),
         )
     finally:
         connection.close()
@@ -114,6 +119,12 @@ def _load(
     condition = "" if late_before_us is None else f'WHERE "at" >= make_timestamptz({int(late_before_us)})'
     select = f"SELECT {', '.join(quoted)} FROM read_parquet($paths) {condition}"
     connection.execute(f"INSERT INTO {name} {select}", {"paths": paths})
+
+
+def _examples(connection: Any, word: str, select: str, names: Sequence[str], most: int = 3) -> list[str]:
+    columns = ", ".join(f'"{name}"' for name in names)
+    rows = connection.execute(f"SELECT * FROM ({select}) ORDER BY {columns} LIMIT {most}").fetchall()
+    return [f"{word}: {dict(zip(names, map(str, row), strict=True))}" for row in rows]
 
 
 def _count(connection: Any, select: str) -> int:
