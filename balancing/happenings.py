@@ -39,6 +39,9 @@ class Loaded(Happening):
     unreadable: tuple[tuple[str, str, str], ...] = ()
     """Kind, name and problem of records that this version cannot read."""
     trigger: TriggerState = field(default_factory=TriggerState)
+    window_us: int = 0
+    """Of the query; 0 where it is not known."""
+    lateness_us: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

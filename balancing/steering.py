@@ -70,6 +70,8 @@ from trimtab.moves import parse_move_id
 
 ENDED_KEPT: Final = 2_000
 """Of migrations and rebalances that ended lately: an epoch that still shows their moves is old news."""
+PATIENCE_MS: Final = 30_000
+"""A migration that waits for longer than this is announced as stalled."""
 BALANCER: Final = "balancer"
 """Who asks, where nobody did."""
 
@@ -97,7 +99,7 @@ class Steering:
     """What the balancer remembers from one look to the next."""
     was_busy: bool = False
     """Something was under way when the balancer last looked."""
-    stalls: Stalls = field(default_factory=Stalls)
+    stalls: Stalls = field(default_factory=lambda: Stalls(patience_ms=PATIENCE_MS))
 
     def handle(self, happening: Happening) -> list[Instruction]:
         handler = _HANDLERS.get(type(happening))
@@ -161,7 +163,8 @@ class _Turn:
 
     def led(self, event: Led) -> None:
         """Whoever did not lead knows nothing: the journal says it all."""
-        self.now = Steering(query=self.now.query, fence=event.fence)
+        stalls = Stalls(patience_ms=self.now.stalls.patience_ms)
+        self.now = Steering(query=self.now.query, fence=event.fence, stalls=stalls)
         self._tell("leader", f"{event.holder} leads with token {event.fence}")
 
     def stopped(self, _: QueryStopped) -> None:
@@ -188,6 +191,7 @@ class _Turn:
             ended_rebalances=(),
             trigger=event.trigger,
             was_busy=False,
+            stalls=replace(self.now.stalls, window_us=event.window_us, lateness_us=event.lateness_us),
         )
         for kind, name, problem in event.unreadable:
             self._alarm("journal", f"{kind} {name} cannot be read and is left alone: {problem}")
@@ -230,8 +234,8 @@ class _Turn:
             self._tell_migration(name, batch)
         stalls, notices = self.now.stalls.look(batch, self.now.migrations, self.now_ms)
         self.now = replace(self.now, stalls=stalls)
-        for notice in notices:
-            self._tell(notice.kind, notice.text, migration=notice.migration)
+        if notices:
+            self._write(events=tuple(notices))
 
     def batches_missed(self, event: BatchesMissed) -> None:
         self._audit(event.batches, event.workers)

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from balancing.stalls import Stalls
-
 from balancing.happenings import (
     BatchCommitted,
     BatchesMissed,
@@ -32,6 +30,7 @@ from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
 from balancing.rules import Rules
 from balancing.situation import Situation
+from balancing.stalls import Stalls
 from balancing.steering import Steering
 from manager import inbox
 from manager.journal import LeaderJournal
@@ -77,7 +76,7 @@ class QueryRunner:
         self._snapshot_of: Heartbeat | None = None
 
     def _ignorant(self) -> Steering:
-        return Steering(query=self.query, stalls=Stalls(patience_s=self.settings.stalled_s))
+        return Steering(query=self.query, stalls=Stalls(patience_ms=round(self.settings.stalled_s * 1000)))
 
     @property
     def leading(self) -> bool:
@@ -149,6 +148,7 @@ class QueryRunner:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
         await self.pen.journal.begin()
         records = await self.store.records(self.query)
+        definition = self.watch.definition or {}
         if self._loaded:
             lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
             await self.handle(lost)
@@ -161,6 +161,8 @@ class QueryRunner:
                     rebalances=records.rebalances,
                     unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
                     trigger=await self.store.trigger_state(self.query),
+                    window_us=definition.get("window") or 0,
+                    lateness_us=definition.get("lateness") or 0,
                 )
             )
         self._loaded = True

@@ -188,9 +188,7 @@ def test_a_new_leader_knows_nothing_until_the_journal_is_read() -> None:
 
 def test_what_redis_lost_is_written_again() -> None:
     kept, lost = migration("m1"), migration("m2")
-    again, alarm = writes(
-        steering(kept, lost).handle(RecordsLost(now_ms=9, migrations={"m1": kept}, rebalances={}))
-    )
+    again, alarm = writes(steering(kept, lost).handle(RecordsLost(now_ms=9, migrations={"m1": kept}, rebalances={})))
     assert again.migrations == (lost,)
     assert alarm.alarms[0].kind == "journal-lost" and "m2" in alarm.alarms[0].text
 
