@@ -43,6 +43,10 @@ test: lint ## Lint, then run the tests (ARGS go to pytest)
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
 	TRIMTAB_CASES=$(CASES) TRIMTAB_SEED=$(SEED) $(PY) -m pytest tests/spark/test_random_queries.py $(ARGS)
 
+.PHONY: mutants
+mutants: $(PROJECT) ## Take away every guard, one at a time, and print what no cheap test notices (ARGS: --module, --sample ...)
+	$(PY) -m tests.mutants $(ARGS)
+
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 	$(VENV)/bin/ruff check .
