@@ -50,10 +50,10 @@ def main() -> int:
 
 
 def _told_well(story: Story, verbose: bool, keep: bool) -> bool:
-    started = time.perf_counter()
+    started = time.process_time()
     outcome = tell(story, Teller() if verbose else None)
     if outcome.failure is None:
-        print(f"seed {story.seed}: well, {time.perf_counter() - started:.2f} s, {outcome.world.spark.committed} batches")
+        print(f"seed {story.seed}: well, {time.process_time() - started:.2f} s of CPU, {outcome.world.spark.committed} batches")
         return True
     print(f"seed {story.seed}: {outcome.failure.text}" if keep or verbose else explain(story, outcome.failure))
     return False

@@ -91,6 +91,8 @@ class _Draft:
         """Streams that send nothing, and for how many batches more."""
         self.row_id = 0
         self.requests = 0
+        self.cancels: dict[int, int] = {}
+        """Requests that are to be cancelled, and in how many batches."""
         self.alive = {MANAGERS[0]}
         keys = self.random.randint(3, 14)
         skew = self.random.choice((0.0, 0.5, 1.5))
@@ -216,7 +218,7 @@ class _Draft:
             self.fault_left -= 1
             if not self.fault_left:
                 self._add("store_fault", fault=str(StoreFault.NONE))
-        elif self._chance(0.1 * bad):
+        elif self._chance(0.15 * bad):
             self.fault_left = random.choice((1, 2, 6, 15))
             self._add("store_fault", fault=random.choice(faults))
         if self._chance(0.02 * bad):
@@ -225,21 +227,23 @@ class _Draft:
             self._add("store_unlistable", times=random.choice((1, 1, 2, 5)))
         if self._chance(0.1 * bad):
             self._add("store_unreadable", times=random.choice((1, 1, 2, 5)))
-        if self._chance(0.15 * bad):
+        if self._chance(0.3 * bad):
             self._add("package_corrupted", number=random.randrange(100))
-        if self._chance(0.15 * bad):
+        if self._chance(0.3 * bad):
             self._add("package_lost", number=random.randrange(100))
 
     # -- the operator
 
     def _of_operator(self) -> None:
         random, bad = self.random, self.weather.operator
-        if self._chance(0.28):
-            self._ask()
-        if self.requests and self._chance(0.04 + 0.1 * bad):
-            number = random.randint(max(1, self.requests - 2), self.requests)
+        for number in [number for number, left in self.cancels.items() if not left]:
             which = {"rebalance": f"r{number}"} if self._chance(0.5) else {"migration": f"r{number}-1"}
             self._add("cancel", id=f"c{len(self.actions)}", **which)
+        self.cancels = {number: left - 1 for number, left in self.cancels.items() if left}
+        if self._chance(0.35):
+            self._ask()
+            if self._chance(0.15 + 0.3 * bad):
+                self.cancels[self.requests] = random.randint(0, 7)
         if self._chance(0.05 * bad):
             self._add("repeat", number=random.randrange(100))
         if self._chance(0.04 * bad):

@@ -154,7 +154,7 @@ class Ending:
 
     def _alarms(self) -> Iterator[str]:
         for told in self.world.server.told:
-            if told.alarm and (told.kind in BUGS or (told.kind == "request" and not self.world.garbage)):
+            if told.alarm and (told.kind in BUGS or (told.kind == "request" and not self.world.garbage_count)):
                 yield f"alarm {told.kind}: {told.text}"
 
     def _record(self, migration: Migration) -> Iterator[str]:

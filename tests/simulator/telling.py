@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -50,7 +51,8 @@ def _ends_badly(story: Story, world: World, watch: Callable[[World, Action], Non
         ending.bring_about()
         problems = list(ending.problems())
     except Exception as error:
-        return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
+        where = "".join(traceback.format_exception(error)) if not isinstance(error, AssertionError) else ""
+        return Failure(type(error).__name__, f"{type(error).__name__}: {error}\n{where}")
     return Failure("problems: " + _kind(problems[0]), "\n".join(problems)) if problems else None
 
 

@@ -51,7 +51,7 @@ class World:
         self._asked: list[str] = []
         """Texts of the requests so far."""
         self.fault_lasts = False
-        self.garbage = 0
+        self.garbage_count = 0
         self.is_calm = all(each.name in _CALM and not each.values.get("faults") for each in story.actions)
         """Whether nothing goes wrong in this story."""
         self.has_losers = any("losers" in (each.values.get("faults") or ()) for each in story.actions)
@@ -205,7 +205,7 @@ class World:
             driven(self.client.rpush(redis_keys.requests(QUERY), self._asked[number % len(self._asked)]))
 
     def garbage(self, text: str) -> None:
-        self.garbage += 1
+        self.garbage_count += 1
         driven(self.client.rpush(redis_keys.requests(QUERY), text))
 
     def pin(self, groups: Sequence[int]) -> None:
