@@ -48,6 +48,7 @@ and waiting rows begin anew after it. What the audit does not find: payload colu
 checksum of every byte, Spark's state store one of its own); a row that comes back silently under another key; wrong
 results of keys that were not sampled, unless their number shows under PTLB. After the close split does not count the
 groups any more, so there a row that is wrongly dropped as late, or that is joined in place of a late one, is not found.
+Groups that move again at once are left to the audit of that move.
 """
 
 from __future__ import annotations
@@ -202,7 +203,9 @@ class _Turn:
         if self.missed:
             # When the others were closed nobody knows: the batches that are missing count for them.
             return [each.without_trails() for each in watched]
-        return watched + [each for name, each in known.items() if name not in self.open]
+        closed = [each for name, each in known.items() if name not in self.open]
+        # Groups that move again have another audit, and workers report on that move alone.
+        return watched + [each for each in closed if self.batch.bound.moving.keys().isdisjoint(each.move.groups)]
 
     def _needed(self, workers: int | None) -> frozenset[int]:
         if workers is not None:

@@ -323,16 +323,9 @@ class Comparison:
         """Rule 7. Split does not count the groups any more; rows that the owner joined are rows that arrived there."""
         owner = self.batch.bound.owners[self.move.groups[0]]
         sides = {Side.SENDER: self.move.sender, Side.RECEIVER: self.move.receiver}
-        moves_again = any(group in self.batch.bound.moving for group in self.move.groups)
         for side, worker in sides.items():
-            evidence, trail = self._report(side).evidence, self._trail(side)
             if worker == owner:
-                self._stored(side, Part.JOIN, evidence, trail)
-                self._sampled(side, evidence)
-            if moves_again:
-                continue  # Another move of the same groups has an audit of its own, and rules of its own.
-            if worker == owner:
-                self._owner_goes_on(side, trail)
+                self._owner_goes_on(side)
             else:
                 self._other_is_empty(side)
         trails = {
@@ -341,9 +334,11 @@ class Comparison:
         }
         return replace(self.watched, sender=trails[Side.SENDER], receiver=trails[Side.RECEIVER])
 
-    def _owner_goes_on(self, side: Side, trail: SideTrail | None) -> None:
-        report = self._report(side)
+    def _owner_goes_on(self, side: Side) -> None:
+        report, trail = self._report(side), self._trail(side)
         evidence, arrived = report.evidence, sum(report.arrived.values())
+        self._stored(side, Part.JOIN, evidence, trail)
+        self._sampled(side, evidence)
         self._waiting(side, Part.JOIN, evidence, trail)
         self._equal(side, "rows put aside", NOTHING, evidence.put_aside)
         if evidence.joined.rows > arrived + evidence.waiting_before.rows:

@@ -273,15 +273,17 @@ def test_the_audit_goes_on_after_the_close() -> None:
 
 
 def test_groups_that_move_again_have_another_audit() -> None:
-    """Three batches after the close they may be frozen at one worker and taken in by the other, by another move."""
+    """Workers do not report on the closed move any more, and what is true of the open one is not true of it."""
     other = Move(id="m2.w1", kind=Kind.TRANSFER, groups=(0,), sender=1, receiver=0, epoch=5)
     again = batch(
         epoch(other, number=5, owners=(1, 0)),
         side(THERE, Side.SENDER, S.CLOSED, 3, stored_before=15, stored_after=18, joined=3),
-        side(THERE, Side.RECEIVER, S.CLOSED, 3, stored_before=15, stored_after=15, put_aside=3, waiting_after=3),
+        side(other, Side.SENDER, S.ACTIVE, 3, stored_before=15, stored_after=15),
         number=9,
     )
-    assert added(BEGUN, opening(), switched(), again).verdict().clean
+    audit = added(BEGUN, opening(), switched(), again)
+    assert audit.verdict().clean and audit.finished
+    assert audit.verdict().checked_batches == 2
 
 
 def test_nothing_is_guessed() -> None:
