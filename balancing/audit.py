@@ -60,8 +60,8 @@ from typing import Any, Final
 
 from balancing.committed import CommittedBatch
 from balancing.comparing import (
-    Comparison,
     Discrepancy,
+    MoveComparison,
     Phase,
     WatchedMove,
     discrepancy,
@@ -133,7 +133,7 @@ class MigrationAudit:
         """
         audit, subject = self, committed.previous
         if subject is not None and subject.batch > self.newest_batch:
-            audit = _Turn(self, migration, subject, workers).result()
+            audit = _AuditedBatch(self, migration, subject, workers).result()
         return audit._noting(migration, committed)
 
     def _noting(self, migration: str, committed: CommittedBatch) -> MigrationAudit:
@@ -172,7 +172,7 @@ def parse_audit(body: Mapping[str, Any]) -> MigrationAudit:
     return MigrationAudit(**{**body, "watched": watched, "problems": tuple(body["problems"])})
 
 
-class _Turn:
+class _AuditedBatch:
     """One confirmed batch on top of those before."""
 
     def __init__(self, before: MigrationAudit, migration: str, batch: CommittedBatch, workers: int | None) -> None:
@@ -242,7 +242,7 @@ class _Turn:
         left = [BATCHES_AFTER_CLOSE + 1 - each.closed_batches for each in known]
         return min(self.missed, max(left, default=0))
 
-    def _checked(self, dealt_with: MigrationAudit, comparisons: list[Comparison]) -> MigrationAudit:
+    def _checked(self, dealt_with: MigrationAudit, comparisons: list[MoveComparison]) -> MigrationAudit:
         watched = tuple(self._kept([comparison.run() for comparison in comparisons]))
         found = [*self._emitted(), *(each for comparison in comparisons for each in comparison.found)]
         return replace(
@@ -255,7 +255,7 @@ class _Turn:
             problems=(*dealt_with.problems, *(each.text for each in found))[:PROBLEMS_KEPT],
         )
 
-    def _comparisons(self) -> list[Comparison] | None:
+    def _comparisons(self) -> list[MoveComparison] | None:
         """One for each move; None where a report that is needed is missing."""
         if any(self.batch.report(worker) is None for worker in self.workers):
             return None
@@ -269,7 +269,7 @@ class _Turn:
             phase = self._phase(watched.move, sender)
             if phase is None:
                 return None
-            comparisons.append(Comparison(watched, self.batch, phase, sender, receiver, self.seen))
+            comparisons.append(MoveComparison(watched, self.batch, phase, sender, receiver, self.seen))
         return comparisons
 
     def _phase(self, move: Move, sender: MoveReport) -> Phase | None:

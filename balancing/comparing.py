@@ -1,6 +1,6 @@
 """The comparisons of the audit: one move, one batch, two workers.
 
-`Comparison` knows what each side must do in a batch (the table in balancing/audit.py) and compares it with what the
+`MoveComparison` knows what each side must do in a batch (the table in balancing/audit.py) and compares it with what the
 two workers found in their buffers. Nothing is believed because a worker says so: its state only tells which of the
 legal things it is expected to have done, and the rows must agree.
 """
@@ -151,7 +151,7 @@ def package_digest(rows: Tally) -> str:
 
 
 @dataclass
-class Comparison:
+class MoveComparison:
     """One move in one batch. `run()` says how the move is to be watched from here on; `found` is what was wrong."""
 
     watched: WatchedMove
