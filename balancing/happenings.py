@@ -85,7 +85,7 @@ class MovesAsked(Happening):
 
     request: RebalanceRequest
     text: str
-    """As the list of requests has it; "" for one that came another way."""
+    """As the list of requests has it."""
     situation: Situation
     snapshot: Snapshot | None
     proposal: Proposal | None = None

@@ -18,7 +18,7 @@ in tests/ drive this object, too: what is proven is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -257,12 +257,14 @@ class _Turn:
             self._alarm("journal-lost", f"migrations made again from epoch {bound.number}")
             self._enact(adopted)
 
-    def _audit(self, batches: Iterable[CommittedBatch], workers: int) -> None:
+    def _audit(self, batches: Sequence[CommittedBatch], workers: int) -> None:
         changed: list[Migration] = []
         alarms: list[Notice] = []
-        for migration in (*self.now.ended, *self.now.migrations):
+        # One that has ended is looked at for some batches more.
+        ended = (each for each in self.now.ended if not each.audit.finished)
+        for migration in (*ended, *self.now.migrations):
             audit = migration.audit
-            for batch in batches if not audit.finished else ():
+            for batch in batches:
                 audit = audit.add(migration.id, batch, workers)
             if audit != migration.audit:
                 changed.append(replace(migration, audit=audit))
@@ -278,7 +280,7 @@ class _Turn:
 
     # -- doing what the protocols say
 
-    def _handle(self, event: Event, request: str = "") -> None:
+    def _handle(self, event: Event, request: str | None = None) -> None:
         """Tell a migration; `request` is answered by the same durable write."""
         migration = self.now.migration(event.migration)
         assert migration is not None
@@ -288,19 +290,19 @@ class _Turn:
             self._alarm("protocol", str(error))
             self._enact([], request)
 
-    def _enact(self, steps: Sequence[Step], request: str = "") -> None:
+    def _enact(self, steps: Sequence[Step], request: str | None = None) -> None:
         """Each journaled step with what is to be told about it: one durable write, then it holds."""
         for step, tells, is_last in _grouped(steps):
-            answered = request if is_last else ""
+            answered = request if is_last else None
             if step is None:
                 events = tuple(Notice(kind=t.kind, text=t.text, data={"migration": t.migration}) for t in tells)
                 self._write(events=events, request=answered)
             else:
                 self._journal(step, tells, answered)
-        if request and not steps:
+        if request is not None and not steps:
             self._write(request=request)
 
-    def _journal(self, step: JournalStep, tells: Sequence[Tell], request: str) -> None:
+    def _journal(self, step: JournalStep, tells: Sequence[Tell], request: str | None) -> None:
         migration = step.migration
         line = migration.story[-1]
         data = {
@@ -353,7 +355,7 @@ class _Turn:
         self._start(event.request, situation, event.snapshot, event.text)
 
     def _start(
-        self, request: RebalanceRequest, situation: Situation, snapshot: Snapshot | None, text: str, **more: Any
+        self, request: RebalanceRequest, situation: Situation, snapshot: Snapshot | None, text: str | None, **more: Any
     ) -> None:
         """Journal a rebalance that was granted. Its migrations begin in this turn, their audits with the next batch."""
         accepted = accept(request, situation, snapshot, self.now_ms)
@@ -389,7 +391,7 @@ class _Turn:
         ]
         for name in wanted:
             cancel = CancelRequested(migration=name, now_ms=self.now_ms, cause=request.reason, by=request.by)
-            self._handle(cancel, event.text if name == wanted[-1] else "")
+            self._handle(cancel, event.text if name == wanted[-1] else None)
         if not wanted:
             name = request.migration or request.rebalance or ""
             notice = Notice(kind="refused", text=f"{name}: is not under way", data={"cancel": name})
@@ -459,7 +461,7 @@ class _Turn:
             notice = Notice(kind="refused", text=f"{request.id}: {refused}", data={"proposal": proposal.id})
             self._write(decision=decision, proposal=proposal, events=(notice,))
             return
-        self._start(request, situation, event.snapshot, "", decision=decision, proposal=proposal)
+        self._start(request, situation, event.snapshot, None, decision=decision, proposal=proposal)
 
     # -- the end of a turn
 

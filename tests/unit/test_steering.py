@@ -26,6 +26,7 @@ from balancing.protocols import Migration, Request, State, Wave
 from balancing.requests import CancelRequest, MoveRequest, RebalanceRequest, requested
 from balancing.situation import Situation
 from balancing.steering import NotSteered, Steering
+from manager.journal import operations_of
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.moves import Kind, Move, Way
 
@@ -124,9 +125,11 @@ def test_a_refused_request_changes_nothing_but_its_record() -> None:
     assert "m1" in write.events[0].text
 
 
-def test_a_request_that_cannot_be_read_is_refused_and_an_alarm_is_raised() -> None:
-    refused, alarm = writes(steering().handle(RequestFailed(now_ms=9, name="x", text="{", problem="bad")))
-    assert refused.request == "{"
+@pytest.mark.parametrize("text", ["{", ""])
+def test_a_request_that_cannot_be_read_is_refused_and_an_alarm_is_raised(text: str) -> None:
+    refused, alarm = writes(steering().handle(RequestFailed(now_ms=9, name="x", text=text, problem="bad")))
+    assert refused.request == text
+    assert operations_of(refused, 9)[:3] == ["request", "", text], "else it would stop all that come after it"
     assert [each.kind for each in alarm.alarms] == ["request"]
 
 
@@ -157,7 +160,7 @@ def test_a_cancel_answers_its_request_in_the_same_write(state: State) -> None:
     request = CancelRequest(id="c", query="q", rebalance="r", by="me")
     found = steering(migration("m1", state), migration("m2", state, 1))
     instructions = writes(found.handle(CancelAsked(now_ms=9, request=request, text="text")))
-    assert [(write.migrations[0].id, write.request) for write in instructions] == [("m1", ""), ("m2", "text")]
+    assert [(write.migrations[0].id, write.request) for write in instructions] == [("m1", None), ("m2", "text")]
 
 
 def test_a_cancel_of_nothing_is_answered() -> None:
