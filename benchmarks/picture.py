@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-class Comparison(Protocol):
+class DrawnOutcome(Protocol):
     """One workload, as it is drawn."""
 
     name: str
@@ -26,7 +26,7 @@ class Comparison(Protocol):
 COLOURS = {"rocksdb": "#777777", "memory": "#bbbbbb", "trimtab": "#1f77b4"}
 
 
-def draw(outcomes: Sequence[Comparison], path: Path) -> None:
+def draw(outcomes: Sequence[DrawnOutcome], path: Path) -> None:
     """Milliseconds a batch on a logarithmic axis: Spark's own join on each state store beside Trimtab."""
     providers = list(outcomes[0].native_ms) if outcomes else []
     engines = [*providers, "trimtab"]

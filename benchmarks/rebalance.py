@@ -89,7 +89,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Shape:
+class InputShape:
     """`rows` per stream and batch over `keys` keys. Batch 0 covers `first` batches of event time, the others one."""
 
     rows: int
@@ -111,7 +111,7 @@ class Bench:
         hashes = spark.range(0, KEYS_MAX, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").toArrow()
         self.groups: Longs = hashes.column("g").to_numpy()
 
-    def write(self, name: str, shape: Shape) -> Path:
+    def write(self, name: str, shape: InputShape) -> Path:
         """The input files of one trial. Worker 0 of two begins with the even groups."""
         directory = self.scratch / name / "in"
         rng = np.random.default_rng(11)
@@ -136,7 +136,7 @@ class Bench:
                 first = last
         return directory
 
-    def start(self, name: str, shape: Shape, directory: Path) -> Trial:
+    def start(self, name: str, shape: InputShape, directory: Path) -> BenchmarkQuery:
         spark = self.spark.newSession()
         query = JoinQuery(
             name=name,
@@ -157,13 +157,13 @@ class Bench:
             .option("checkpointLocation", str(checkpoint))
             .start()
         )
-        return Trial(self, name, shape, running, checkpoint, output)
+        return BenchmarkQuery(self, name, shape, running, checkpoint, output)
 
 
-class Trial:
+class BenchmarkQuery:
     """One running query."""
 
-    def __init__(self, bench: Bench, name: str, shape: Shape, query: Any, checkpoint: Path, output: Path) -> None:
+    def __init__(self, bench: Bench, name: str, shape: InputShape, query: Any, checkpoint: Path, output: Path) -> None:
         self.bench, self.name, self.shape, self.query = bench, name, shape, query
         self.checkpoint, self.output = checkpoint, output
         self.reader = ProgressReader(query)
@@ -272,7 +272,7 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     history: dict[str, list[float]] = {}
     for name, spread, auto in _WAYS:
         short = name == "warm-up"
-        shape = Shape(
+        shape = InputShape(
             rows=options.rows // 4 if short else options.rows,
             keys=PARTITIONS,
             window_us=2_000,
@@ -311,7 +311,7 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _finish_balanced(trial: Trial) -> None:
+def _finish_balanced(trial: BenchmarkQuery) -> None:
     """With automatic balancing. By MSLB, because a parallel track lasts for window and lateness, which is longer than
     this trial."""
     with EmbeddedManager(trial.bench.redis) as manager:
@@ -326,7 +326,7 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Move all of worker 0's state while the query runs, and look at every batch from the first wave to the last."""
     window = 20
     rows = 2 * options.state // (window * len(STREAMS))
-    shape = Shape(
+    shape = InputShape(
         rows=rows,
         # As many keys as give a row about one result.
         keys=min(window * rows, KEYS_MAX * 9 // 10),
@@ -380,7 +380,7 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """A parallel track of a few groups: from the newest old timestamp to the batch in which all old rows expired."""
-    shape = Shape(rows=10_000, keys=50_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
+    shape = InputShape(rows=10_000, keys=50_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
     name = "track"
     directory = bench.write(name, shape)
     bench.console.print("ptlb ...")
