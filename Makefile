@@ -48,6 +48,10 @@ test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1),
 soak: $(PROJECT) ## The whole system under load, moves and kills (MINUTES=20, SEED=1; ARGS are its options)
 	$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+.PHONY: mutants
+mutants: $(PROJECT) ## Take away every guard, one at a time, and print what no cheap test notices (ARGS: --module, --sample ...)
+	$(PY) -m tests.mutants $(ARGS)
+
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 	$(VENV)/bin/ruff check .

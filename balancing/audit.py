@@ -166,10 +166,6 @@ class MigrationAudit:
         }
 
 
-Audit = MigrationAudit
-"""The former name, for those who still import it."""
-
-
 def parse_audit(body: Mapping[str, Any]) -> MigrationAudit:
     watched = tuple(parse_watched(each) for each in body["watched"])
     return MigrationAudit(**{**body, "watched": watched, "problems": tuple(body["problems"])})

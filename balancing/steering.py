@@ -18,7 +18,7 @@ in tests/ drive this object, too: what is proven is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -257,12 +257,14 @@ class _Turn:
             self._alarm("journal-lost", f"migrations made again from epoch {bound.number}")
             self._enact(adopted)
 
-    def _audit(self, batches: Iterable[CommittedBatch], workers: int) -> None:
+    def _audit(self, batches: Sequence[CommittedBatch], workers: int) -> None:
         changed: list[Migration] = []
         alarms: list[Notice] = []
-        for migration in (*self.now.ended, *self.now.migrations):
+        # One that has ended is looked at for some batches more.
+        ended = (each for each in self.now.ended if not each.audit.finished)
+        for migration in (*ended, *self.now.migrations):
             audit = migration.audit
-            for batch in batches if not audit.finished else ():
+            for batch in batches:
                 audit = audit.add(migration.id, batch, workers)
             if audit != migration.audit:
                 changed.append(replace(migration, audit=audit))

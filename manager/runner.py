@@ -167,8 +167,9 @@ class QueryRunner:
             )
         self._loaded = True
         # Audits count every batch: those that were committed while nobody led are read now.
-        audits = [each.audit for each in (*self.steering.migrations, *self.steering.ended)]
-        newest = [audit.newest_batch for audit in audits if audit.newest_batch >= 0 and not audit.finished]
+        audits = [each.audit for each in self.steering.migrations]
+        audits += [each.audit for each in self.steering.ended if not each.audit.finished]
+        newest = [audit.newest_batch for audit in audits if audit.newest_batch >= 0]
         if newest:
             missed = tuple(await self.watch.past(min(newest) + 1))
             await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))

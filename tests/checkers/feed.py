@@ -28,7 +28,7 @@ class Feed:
 
     def _row(self) -> Row:
         self.number += 1
-        return self.random.randrange(self.keys), self.now - self.random.randint(0, 14), self.number
+        return self.random.randrange(self.keys), self.now - self.random.randint(0, 18), self.number
 
     @property
     def watermark(self) -> int:

@@ -66,7 +66,7 @@ def cleared(redis_url: str) -> None:
                 client.delete(name)
 
 
-def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 30.0) -> None:
     """Run batches of the query until a condition holds, which another thread brings about."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -25,8 +25,7 @@ def plane(server: EmbeddedRedis) -> DataPlane:
 
 def publish(plane: DataPlane, owner: int, *moves: Move) -> None:
     """An epoch in which group 0 belongs to `owner`, and the batch that binds it."""
-    changes: dict[str, Any] = {"migrations": tuple(move.to_json() for move in moves)}
-    plane.store.publish(plane.bound.successor((owner, *plane.owners[1:]), **changes))
+    plane.store.publish(plane.bound.successor((owner, *plane.owners[1:]), moves=moves))
     number = plane.bound.number
     plane.step(crash=True)  # lost once: the same binding, the same result
     plane.step()

@@ -41,9 +41,9 @@ async def settle(world: World, restored: bool = True) -> None:
         await world.until(lambda: world.plane.restored, "the driver putting the bound epoch back")
     await world.until(
         lambda: (
-            any(each.leading and each.watch.settled and not each.migrations for each in world.runners.values())
-            and not world.plane.bound.migrations
-            and not world.plane.bound.commands
+            any(each.leading and each.watch.settled and not each.steering.migrations for each in world.runners.values())
+            and not world.plane.bound.moves
+            and not world.plane.bound.questions
         ),
         "quiet",
     )
@@ -94,7 +94,7 @@ def test_another_manager_after_redis_lost_everything(server: EmbeddedRedis, raw:
                 if name != "third":
                     await world.stop(name)
             await world.ask(move(), strategy="ptlb")
-            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            await world.until(lambda: world.plane.bound.moves, "the move being open")
             fence = world.plane.bound.fence
             assert fence >= 3
             world.tasks["third"].cancel()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from commands.demo.oracle import Verdict
+from commands.demo.oracle import JoinVerdict
 from commands.runner.stopping import StopRequest
 from tests.soak.chaos import Chaos, World
 from tests.soak.cluster import Driver
@@ -99,7 +99,7 @@ class Soak:
             self._ledger.fail(traceback.format_exc())
         finally:
             left, ports = self._tear_down()
-        judged: Verdict | None = None
+        judged: JoinVerdict | None = None
         if finished:
             print("DuckDB joins the same input files ...", flush=True)
             judged = judge(self._layout)

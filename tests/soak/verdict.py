@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from commands.demo.oracle import Verdict, committed_files, verdict
+from commands.demo.oracle import JoinVerdict, committed_files, verdict
 from tests.soak.feeder import LATE_BEFORE_US
 from tests.soak.layout import STREAMS, WINDOW_US, Layout
 from tests.soak.ledger import Ledger
@@ -20,7 +20,7 @@ class Ending:
     """How the soak came to its end."""
 
     seed: int
-    judged: Verdict | None
+    judged: JoinVerdict | None
     """None: the input was not joined to its end."""
     still_open: tuple[str, ...]
     left_running: tuple[str, ...]
@@ -31,7 +31,7 @@ class Ending:
     driver_starts: int
 
 
-def judge(layout: Layout) -> Verdict:
+def judge(layout: Layout) -> JoinVerdict:
     """DuckDB joins all that was fed, without the rows that are late for certain, and compares with the sink's files."""
     inputs = {stream: sorted((layout.input / stream).glob("*.parquet")) for stream in STREAMS}
     return verdict(inputs, committed_files(layout.output), window_us=WINDOW_US, late_before_us=LATE_BEFORE_US)

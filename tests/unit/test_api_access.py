@@ -57,12 +57,12 @@ def served(redis_server: EmbeddedRedis) -> Iterator[Served]:
 def routes(client: httpx.Client) -> list[tuple[str, str]]:
     paths = client.get("/v1/openapi.json").json()["paths"]
     names = {"{query}": "orders", "{group}": "0"}
-    found = []
+    operations_of_paths = []
     for path, operations in paths.items():
         for part, value in names.items():
             path = path.replace(part, value)
-        found += [(method.upper(), path) for method in operations]
-    return found
+        operations_of_paths += [(method.upper(), path) for method in operations]
+    return operations_of_paths
 
 
 def test_every_route_but_health_needs_a_key(plane: DataPlane, served: Served) -> None:
@@ -188,8 +188,8 @@ def test_guessing_keys_costs_redis_nothing_and_locks_nobody_out(plane: DataPlane
     gate = GateSettings(rates=RequestRates(failures_per_s=1.0), answers_kept_s=0.0)
 
     def lookups() -> int:
-        found: Any = plane.store.client.info("commandstats")
-        return int(found["cmdstat_hget"]["calls"])
+        statistics: Any = plane.store.client.info("commandstats")
+        return int(statistics["cmdstat_hget"]["calls"])
 
     with Served(redis_server.url, gate=gate, clock=clock) as served:
         known, stranger = served.client("read"), served.client(None)
@@ -290,7 +290,7 @@ def test_a_slow_redis_is_503_in_bounded_time(plane: DataPlane, redis_server: Emb
     with Served(redis_server.url) as served:
         client = served.client("operate")
         assert client.get(f"{BASE}/workers").status_code == 200
-        asked: list[Callable[[], httpx.Response]] = [
+        requests: list[Callable[[], httpx.Response]] = [
             lambda: client.get(f"{BASE}/workers"),
             lambda: client.post(f"{BASE}/rebalances", json={"from": 0, "to": 1, "groups": [0]}),
             lambda: client.put(f"{BASE}/auto", json={"enabled": True}, headers={"Idempotency-Key": "k"}),
@@ -299,8 +299,8 @@ def test_a_slow_redis_is_503_in_bounded_time(plane: DataPlane, redis_server: Emb
         ]
         plane.store.client.client_pause(5_000)
         begun_s = time.monotonic()
-        with ThreadPoolExecutor(len(asked)) as pool:
-            answers = list(pool.map(lambda ask: ask(), asked))
+        with ThreadPoolExecutor(len(requests)) as pool:
+            answers = list(pool.map(lambda ask: ask(), requests))
         assert client.get("/healthz").status_code == 200
         assert time.monotonic() - begun_s < 4.5
         for answer in answers:
@@ -335,7 +335,7 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
     plane.store.client.config_set("requirepass", password)
     url = redis_server.url.replace("redis://", f"redis://:{password}@")
     caplog.set_level(logging.DEBUG)
-    told: list[str] = []
+    answers: list[str] = []
     try:
         with Served(url) as served:
             key = served.key("admin", name="canary")
@@ -360,11 +360,11 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
             for method, path, more in requests:
                 answer = client.request(method, path, **more)
                 assert answer.status_code < 500, path
-                told.append(f"{answer.headers} {answer.text}")
+                answers.append(f"{answer.headers} {answer.text}")
             plane.store.client.config_set("requirepass", "another-one")
             plane.store.client.client_kill_filter(skipme=True)
-            told.append(client.get(f"{BASE}/workers").text)
-            told.append(client.get("/readyz").text)
+            answers.append(client.get(f"{BASE}/workers").text)
+            answers.append(client.get("/readyz").text)
             client.close()
     finally:
         plane.store.client.config_set("requirepass", "")
@@ -372,10 +372,10 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
     # The client in this process logs its own URLs; what counts is what the server says.
     logged = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
     assert any("PUT" in text for text in logged)
-    for text in (*told, *logged, *stored):
+    for text in (*answers, *logged, *stored):
         assert secret not in text
         assert password not in text
-    assert any("key-in-request" in text for text in told)
+    assert any("key-in-request" in text for text in answers)
 
 
 def test_the_audit_says_who_asked_what_and_why(plane: DataPlane, served: Served) -> None:
@@ -384,8 +384,8 @@ def test_the_audit_says_who_asked_what_and_why(plane: DataPlane, served: Served)
     operator.post(f"{BASE}/rebalances", json={"from": 0, "to": 0, "groups": [0], "reason": "oops"})
     served.client("read").post(f"{BASE}/drain", json={"worker": 0})
     newest = admin.get("/v1/audit?limit=3").json()["entries"]
-    told = [(each["path"], each["status"], each["outcome"], each["reason"]) for each in newest]
-    assert told == [
+    entries = [(each["path"], each["status"], each["outcome"], each["reason"]) for each in newest]
+    assert entries == [
         (f"{BASE}/drain", 403, "refused", ""),
         (f"{BASE}/rebalances", 422, "refused", "oops"),
         (f"{BASE}/auto", 200, "accepted", "night shift"),

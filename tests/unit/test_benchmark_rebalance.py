@@ -12,8 +12,8 @@ from trimtab.reports import MoveReport, WorkerReport
 
 
 def report(batch: int, **held: int) -> WorkerReport:
-    holding = {"side": Side.RECEIVER, "state": RoleState.HOLDING}
-    moves = [MoveReport(move=move, held_rows=rows, **holding) for move, rows in held.items()]
+    side, state = Side.RECEIVER, RoleState.HOLDING
+    moves = [MoveReport(move=move, side=side, state=state, held_rows=rows) for move, rows in held.items()]
     # What the sender puts aside for a way back does not wait.
     moves += [MoveReport(move=move, side=Side.SENDER, state=RoleState.EXPORTED, held_rows=9) for move in held]
     fields: dict[str, Any] = dict.fromkeys(("results", "state_rows", "combined_rows", "state_bytes", "index_bytes"), 0)

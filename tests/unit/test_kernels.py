@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -154,12 +155,13 @@ def test_live_tuples_of_groups(
         return reference.live(columns[0].tolist(), group, tail, limits, groups)
 
     everything = {0, 1, 2, 3}
-    where = tail, head, limit.us, limit.floors
+    where: tuple[Any, ...] = (tail, head, limit.us, limit.floors)
+    advance_tail, count_live = cast(Any, kernels.advance_tail), cast(Any, kernels.count_live)
     assert kernels.live_positions(*columns, *where).tolist() == live_now(everything)
     assert kernels.live_positions_of(*columns, *where, flags).tolist() == live_now(wanted)
-    assert kernels.advance_tail(*columns, *where) == reference.advance_tail(lo, group, tail, limits)
+    assert advance_tail(*columns, *where) == reference.advance_tail(lo, group, tail, limits)
     counts = np.zeros(4, np.int64)
-    assert kernels.count_live(*columns, *where, counts) == len(live_now(everything))
+    assert count_live(*columns, *where, counts) == len(live_now(everything))
     assert counts.tolist() == [len(live_now({each})) for each in range(4)]
     rest = live_now(everything - wanted)
     kernels.expire(*columns, tail, head, flags, -(2**62))

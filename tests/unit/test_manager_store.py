@@ -248,8 +248,8 @@ def test_events_are_followed(server: EmbeddedRedis, plain: Store) -> None:
         stream = store.follow("orders", wait_ms=20)
         assert await anext(stream) is None
         await say("after")
-        found = await anext(stream)
-        assert found is not None and found.text == "after"
+        event = await anext(stream)
+        assert event is not None and event.text == "after"
         assert [event.text for event in await store.newest_events("orders")] == ["before", "after"]
 
     play(server, scenario)

@@ -62,9 +62,9 @@ def test_every_batch_is_seen_once_even_if_several_passed(server: EmbeddedRedis, 
         assert runs(watch) and settled(watch)
         for _ in range(3):
             plane.step()
-        found = await watch.look()
-        assert [each.batch for each in found] == [1, 2, 3]
-        assert all(len(each.reports) == 3 and each.bound == plane.bound for each in found)
+        batches = await watch.look()
+        assert [each.batch for each in batches] == [1, 2, 3]
+        assert all(len(each.reports) == 3 and each.bound == plane.bound for each in batches)
         assert await watch.look() == []
         plane.step(crash=True)
         assert await watch.look() == [], "reported, but not committed"
@@ -98,8 +98,8 @@ def test_batches_in_between_have_the_epoch_that_their_reports_tell(server: Embed
         plane.step()
         plane.store.publish(plane.bound.successor(plane.owners, fence=2))
         plane.step()
-        found = await watch.look()
-        assert [each.bound.number for each in found] == [2, 3]
+        batches = await watch.look()
+        assert [each.bound.number for each in batches] == [2, 3]
         assert settled(watch)
 
     play(server, scenario)
@@ -111,8 +111,9 @@ def test_a_late_starter_knows_the_load_at_once(server: EmbeddedRedis, plane: Dat
             plane.step()
             for worker, report in plane.store.reports("orders", batch).items():
                 # As if batches took a second each.
-                spaced = replace(report, at_ms=report.at_ms + 1000 * batch)
-                plane.store.client.hset(redis_keys.report("orders", batch), str(worker), spaced.to_text())
+                spaced = replace(report, at_ms=1_700_000_000_000 + 1000 * batch)
+                key, field = redis_keys.report("orders", batch), f"{worker}:{report.stamp}"
+                plane.store.client.hset(key, field, spaced.to_text())
         assert [each.batch for each in await watch.look()] == [7, 8, 9, 10, 11]
         snapshot = watch.snapshot({}, Rules(pinned=frozenset({4})))
         assert snapshot is not None
@@ -199,7 +200,7 @@ def test_a_query_that_begins_anew_is_measured_anew(server: EmbeddedRedis, plane:
             plane.step()
         await watch.look()
         before = watch.load
-        again = DataPlane(server.url, incarnation="another", partitions=4)
+        again = DataPlane(server.url, partitions=4)
         again.step()
         assert [each.batch for each in await watch.look()] == [0]
         assert watch.load is not before

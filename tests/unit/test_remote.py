@@ -72,8 +72,8 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def typed(text: str, *more: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main([*text.split(), *more])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return typed
 
@@ -227,30 +227,30 @@ def test_a_server_that_is_not_there(run: Type) -> None:
 def test_the_first_events_are_seen_at_once_in_a_pipe(run: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe's buffer would hold them back until the next event comes."""
     pipe = io.BytesIO()
-    seen: list[bytes] = []
-    monkeypatch.setattr(reading, "_follow", lambda *given: seen.append(pipe.getvalue()))
+    at_once: list[bytes] = []
+    monkeypatch.setattr(reading, "_follow", lambda *arguments: at_once.append(pipe.getvalue()))
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", io.TextIOWrapper(pipe))
         main(["events", "--follow"])
-    assert seen[0].endswith(b"\n")
+    assert at_once[0].endswith(b"\n")
 
 
 def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFixture[str]) -> None:
     """In a thread of its own, as Ctrl-C in another terminal would end it; here the test's end does."""
     thread = threading.Thread(target=main, args=(["events", "--follow", "--json"],), daemon=True)
     thread.start()
-    told = ""
+    output = ""
     deadline = time.monotonic() + 10
-    asked = Client(served.url, served.key("operate"))
-    while '"kind": "rebalance"' not in told:
+    client = Client(served.url, served.key("operate"))
+    while '"kind": "rebalance"' not in output:
         assert time.monotonic() < deadline
-        told += capsys.readouterr().out
-        owners = [each["owner"] for each in asked.get("/v1/queries/orders/partitions")["partitions"]]
+        output += capsys.readouterr().out
+        owners = [each["owner"] for each in client.get("/v1/queries/orders/partitions")["partitions"]]
         body = {"from": owners[0], "to": (owners[0] + 1) % 3, "groups": [0]}
         with contextlib.suppress(Refusal):  # it is under way from the last turn
-            asked.post("/v1/queries/orders/rebalances", body)
-    asked.close()
-    events = [json.loads(line) for line in told.splitlines()]
+            client.post("/v1/queries/orders/rebalances", body)
+    client.close()
+    events = [json.loads(line) for line in output.splitlines()]
     assert all(each["query"] == "orders" for each in events)
 
 
@@ -270,14 +270,14 @@ def test_a_server_that_is_not_ours() -> None:
 def test_a_server_that_is_restarted_while_a_rebalance_is_followed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = 0
+    requests = 0
 
     def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
-        if asked in (2, 3):
+        nonlocal requests
+        requests += 1
+        if requests in (2, 3):
             raise httpx.ConnectError("refused")
-        return httpx.Response(200, json={"open": asked < 5, "migrations": []})
+        return httpx.Response(200, json={"open": requests < 5, "migrations": []})
 
     assert follow(answering(answer), "orders", "r-1", sleep=lambda seconds: None)["open"] is False
     assert capsys.readouterr().out.count("the server does not answer") == 1
@@ -315,8 +315,8 @@ def test_every_line_of_a_long_story_is_told_once(capsys: pytest.CaptureFixture[s
         ]
         kept = story[:20] + story[max(20, length - 280) :]
         lines.show({"id": "m", "steps": 8, "story": kept})
-    told = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("m: ")]
-    assert told == [f"s{at}" for at in range(498)]
+    names = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("m: ")]
+    assert names == [f"s{at}" for at in range(498)]
 
 
 def test_bars_on_a_terminal() -> None:
@@ -344,8 +344,8 @@ def test_groups_as_typed() -> None:
 
 def test_a_key_does_not_leave_in_the_open_unnoticed(capsys: pytest.CaptureFixture[str]) -> None:
     Client("http://example.org", "trimtab_x").close()
-    told = capsys.readouterr().err
-    assert "without encryption" in told and "trimtab_x" not in told
+    errors = capsys.readouterr().err
+    assert "without encryption" in errors and "trimtab_x" not in errors
     with pytest.raises(InvalidInput) as caught:
         Client("http://127.0.0.1", "bad\nkey")
     assert "bad" not in str(caught.value)

@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from commands.demo.oracle import Verdict
+from commands.demo.oracle import JoinVerdict
 from commands.runner.job import load_job
 from tests.soak.chaos import QUERY_FAULTS, Chaos
 from tests.soak.feeder import DISORDER_US, LATE_BEFORE_US, LATE_ROWS, SLICE_US, START_US, Feeder
@@ -113,7 +113,7 @@ def test_the_ledger_remembers_what_redis_forgets() -> None:
 def ending(**changes: Any) -> Ending:
     values: dict[str, Any] = {
         "seed": 1,
-        "judged": Verdict(5_000, 5_000, 0, 0),
+        "judged": JoinVerdict(5_000, 5_000, 0, 0),
         "still_open": (),
         "left_running": (),
         "ports_open": (),
@@ -129,9 +129,9 @@ def ending(**changes: Any) -> Ending:
     ("changes", "words"),
     [
         ({"judged": None}, "no verdict"),
-        ({"judged": Verdict(5_000, 4_999, 1, 0, ("missing: {}",))}, "missing 1"),
-        ({"judged": Verdict(5_000, 5_001, 0, 1)}, "extra 1"),
-        ({"judged": Verdict(3, 3, 0, 0)}, "proves little"),
+        ({"judged": JoinVerdict(5_000, 4_999, 1, 0, ("missing: {}",))}, "missing 1"),
+        ({"judged": JoinVerdict(5_000, 5_001, 0, 1)}, "extra 1"),
+        ({"judged": JoinVerdict(3, 3, 0, 0)}, "proves little"),
         ({"still_open": ("r-1",)}, "still open"),
         ({"left_running": ("17 java",)}, "still running"),
         ({"ports_open": (6379,)}, "port 6379"),

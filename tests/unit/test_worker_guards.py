@@ -54,7 +54,7 @@ def test_a_parallel_track_that_is_closed_too_early_stops_the_query(tmp_path: Pat
         go(cluster, feed)
 
 
-@pytest.mark.parametrize(("kind", "told_apart"), [("duplicate", 60), ("transfer", 30)])
+@pytest.mark.parametrize(("kind", "told_apart"), [("duplicate", 45), ("transfer", 30)])
 def test_row_numbers_are_drawn_anew_before_they_run_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told_apart: int
 ) -> None:

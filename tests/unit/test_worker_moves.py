@@ -12,6 +12,7 @@ import pytest
 
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import PLANS, WINDOW, go, make, record
+from tests.checkers.witnesses import Witnesses
 from trimtab.moves import Kind, Move, RoleState, Way
 from worker.durable import is_aside
 
@@ -273,6 +274,7 @@ def test_random_moves(tmp_path: Path, seed: int) -> None:
     """Both protocols, there and back, several at once, with attempts repeated, states rebuilt and packages lost."""
     luck = random.Random(seed)
     cluster, feed = make(tmp_path, seed, tuple(luck.choice(PLANS) for _ in range(3)))
+    witnesses = Witnesses(cluster)
     opened = 0
     for batch in range(45):
         quiet = batch >= 24
@@ -289,10 +291,12 @@ def test_random_moves(tmp_path: Path, seed: int) -> None:
             zombies=[worker for worker in range(3) if luck.random() < 0.15],
             order=luck.sample(range(3), 3),
         )
+        witnesses.look()
         for path in (cluster.checkpoint / "trimtab" / "transfers").glob("*/*.package"):
             if not quiet and luck.random() < 0.15:
                 path.unlink()
     assert opened > 3
+    assert witnesses.problems == [] and witnesses.sampled > 20
     assert cluster.moves == ()
     assert [record(cluster, worker).roles for worker in range(3)] == [[], [], []]
     assert list((cluster.checkpoint / "trimtab" / "transfers").iterdir()) == []
