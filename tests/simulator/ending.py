@@ -16,10 +16,10 @@ from balancing.protocols.table import State
 from balancing.settings import Settings
 from manager.store import Records
 from tests.simulator.files import StoreFault
-from tests.simulator.managers import SimManager, driven
+from tests.simulator.managers import driven
 from tests.simulator.shape import Row
-from tests.simulator.spark import QUERY, BatchFaults
-from tests.simulator.world import TURN_STEPS_MAX, World
+from tests.simulator.spark import QUERY
+from tests.simulator.world import World
 from trimtab import redis_keys
 from trimtab.epochs import breaks_between, check_epoch
 from trimtab.moves import RoleState
@@ -81,12 +81,9 @@ class Ending:
         for place, name in enumerate(self.shape.names):
             self._row_id += 1
             rows[name] = [(self._row_id % 5, at + place * 250, self._row_id)]
-        self.spark.arrive(rows)
-        world.clock.advance(200)
-        for _ in self.spark.batch(BatchFaults()):
-            pass
+        world.batch({name: [list(row) for row in each] for name, each in rows.items()})
         for manager in list(world.managers.values()):
-            _turn(manager)
+            manager.turn()
         if world.bugs:
             raise AssertionError(f"a manager failed: {world.bugs[0]}")
 
@@ -179,16 +176,6 @@ class Ending:
             if known is not None and after.move(move) is None:
                 ends.append(after.owners[known.groups[0]])
         return ends
-
-
-def _turn(manager: SimManager) -> None:
-    """Up to its next nap."""
-    manager.step()
-    for _ in range(TURN_STEPS_MAX):
-        if manager.naps:
-            return
-        manager.step()
-    raise AssertionError(f"{manager.name}: a turn does not end")
 
 
 def expected_results(on_time: Mapping[str, Sequence[Row]], window_us: int) -> Counter[tuple[int, ...]]:

@@ -20,6 +20,7 @@ from tests.simulator.clients import AsyncClient, Network, SimManagerStore
 from tests.simulator.clock import Nap, VirtualClock
 
 SETTINGS: Final = ManagerSettings(poll_s=0.1, snapshot_s=0.0, stalled_s=20.0)
+TURN_STEPS_MAX: Final = 20_000
 T = TypeVar("T")
 
 
@@ -48,6 +49,15 @@ class SimManager:
         if self._nap.until is not None:
             self._clock.advance(max(0.0, self._nap.until - self._clock.monotonic()) * 1000 + 0.001)
         self._life.send(None)
+
+    def turn(self) -> None:
+        """Up to its next nap."""
+        self.step()
+        for _ in range(TURN_STEPS_MAX):
+            if self.naps:
+                return
+            self.step()
+        raise AssertionError(f"{self.name}: a turn does not end")
 
     def kill(self) -> None:
         self._life.close()

@@ -108,6 +108,7 @@ class FakeSpark:
         self._offsets: list[dict[str, Any]] = []
         self._watermarks_us: list[int] = []
         self._newest_us: dict[str, int] = {}
+        self._pending: dict[str, Any] | None = None
         self._run = 0
         self.checkpoint.write("metadata", json.dumps({"id": QUERY_ID}))
 
@@ -141,7 +142,7 @@ class FakeSpark:
 
     def stop(self) -> None:
         """The driver ends, at any point of a batch."""
-        self.reader = None
+        self.reader = self._pending = None
 
     @property
     def bound(self) -> Epoch:
@@ -160,7 +161,7 @@ class FakeSpark:
             yield "started"
         number = self.committed + 1
         if len(self._offsets) == number:
-            offset = self._ask()
+            offset = self._pending or self._ask()
             yield "asked"
             self._bind(number, offset)
             yield "bound"
@@ -179,6 +180,9 @@ class FakeSpark:
                 yield "ran"
         self._commit(number, wins)
         yield "committed"
+        # Spark asks on, and what differs from before is what the next batch is bound to.
+        offset = self._ask()
+        self._pending = offset if offset != self._offsets[-1] else None
 
     def linger(self, number: int) -> None:
         """One attempt that was given up goes on."""
@@ -207,6 +211,7 @@ class FakeSpark:
         lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms, "conf": {}}), json.dumps(offset)]
         self.checkpoint.write(f"offsets/{number}", "\n".join(lines))
         self._offsets.append(offset)
+        self._pending = None
         self._watermarks_us.append(watermark_ms * 1000)
         self._rows.append(self._backlog)
         self._backlog = {name: [] for name in self.shape.names}

@@ -26,9 +26,11 @@ from tests.simulator.story import Action, Story
 from trimtab import redis_keys
 
 BATCH_MS: Final = 200.0
+"""Between two batches."""
+STEP_MS: Final = 20.0
+"""Of a batch."""
 SCRATCH: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
-TURN_STEPS_MAX: Final = 20_000
-_CALM: Final = frozenset({"batch", "go_spark", "go", "manager_starts", "wait", "ask", "cancel"})
+_CALM: Final = frozenset({"batch", "go_spark", "go", "turn", "manager_starts", "wait", "ask", "cancel"})
 
 
 class World:
@@ -52,7 +54,9 @@ class World:
         """Texts of the requests so far."""
         self.fault_lasts = False
         self.garbage_count = 0
-        self.is_calm = all(each.name in _CALM and not each.values.get("faults") for each in story.actions)
+        self.is_calm = all(
+            each.name in _CALM and not (each.values.get("faults") or {}).keys() - {"order"} for each in story.actions
+        )
         """Whether nothing goes wrong in this story."""
         self.has_losers = any("losers" in (each.values.get("faults") or ()) for each in story.actions)
         """Whether attempts that lose may leave packages behind."""
@@ -82,6 +86,7 @@ class World:
     def go_spark(self, steps: int) -> None:
         while self._batch is not None and steps:
             steps -= 1
+            self.clock.advance(STEP_MS)
             if next(self._batch, None) is None:
                 self._batch = None
 
@@ -117,6 +122,12 @@ class World:
         if alive is not None:
             for _ in range(steps):
                 alive.step()
+
+    def turn(self, manager: str) -> None:
+        """Up to its next nap."""
+        alive = self.managers.get(manager)
+        if alive is not None:
+            alive.turn()
 
     def manager_cut(self, manager: str, cut: bool) -> None:
         if manager in self.managers:
