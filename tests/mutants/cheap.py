@@ -15,7 +15,6 @@ from tests.mutants.pool import Work, run_all
 from tests.mutants.sites import Module, Mutant
 
 TOGETHER: Final = "all in one process"
-LIMIT_S: Final = 1800
 TRIES: Final = 3
 """A test that depends on the time may fail on a busy machine."""
 
@@ -72,7 +71,7 @@ def measure(root: Path, plan: Plan, modules: Sequence[Module], jobs: int) -> Che
         def child(directory: Path) -> int:
             return try_baseline(root, directory, marked, some, left_out)
 
-        return Work(name, child, LIMIT_S)
+        return Work(name, child)
 
     waiting = deque([TOGETHER, *files])
     failures: Counter[str] = Counter()

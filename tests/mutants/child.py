@@ -1,7 +1,8 @@
 """What happens in a forked process: pytest runs chosen tests in a chosen order and leaves a result in a file.
 
 The result says which tests ran, for how long and past which statements, and which one failed first. A test that takes
-too long ends the process by SIGALRM, which also interrupts what is not Python.
+too long ends the process by a signal, which also interrupts what is not Python: SIGPROF when it has used too much of
+the processor, which means the same on a busy machine, and SIGALRM when it has waited far too long.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from tests.mutants.sites import Module, Mutant
 
 MEMORY_MAX_BYTES = 6 << 30
 """A mutant that does not stop growing must not take the machine with it."""
+COLLECTION_S = 120
+"""For imports and collection, and for a test of which nothing is known."""
+WAITING_S = 60
+WAITING_FACTOR = 10
+"""How long may be waited, beside and in relation to the time of the processor that is allowed."""
 
 
 @dataclass
@@ -31,6 +37,7 @@ class Ran:
     """One test that ran."""
 
     seconds: float
+    """Of the processor: what a clock says depends on what else the machine does."""
     hits: list[str] = field(default_factory=list)
     """Statements that it ran past, as "module:line"."""
 
@@ -43,6 +50,12 @@ class Result:
     now: str = ""
     """Test that was under way when this was written."""
     tests: dict[str, Ran] = field(default_factory=dict)
+
+
+def _limit(seconds: float) -> None:
+    """From now on, or the process ends."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, WAITING_S + WAITING_FACTOR * seconds)
 
 
 def read_result(directory: Path) -> Result:
@@ -77,13 +90,12 @@ class Watch:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.result.now = item.nodeid
         self.write()
-        signal.setitimer(signal.ITIMER_REAL, self._limits_s.get(item.nodeid, 120))
-        started = time.monotonic()
+        _limit(self._limits_s.get(item.nodeid, COLLECTION_S))
+        started = time.process_time()
         yield
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        self.result.tests[item.nodeid] = Ran(
-            round(time.monotonic() - started, 3), sorted(self.take_hits() | self._collected)
-        )
+        seconds = time.process_time() - started
+        _limit(COLLECTION_S)
+        self.result.tests[item.nodeid] = Ran(round(seconds, 3), sorted(self.take_hits() | self._collected))
 
     def pytest_collection_finish(self) -> None:
         # What runs while modules are imported and cases are made can change every test of the file.
@@ -148,6 +160,7 @@ def try_baseline(
 
 
 def _pytest(root: Path, directory: Path, files: Sequence[str], watch: Watch, *options: str) -> int:
+    _limit(COLLECTION_S)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
     os.environ["TMPDIR"] = str(directory)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

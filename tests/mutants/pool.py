@@ -1,4 +1,4 @@
-"""Forks a process for each piece of work, some at a time, and ends those that take too long."""
+"""Forks a process for each piece of work, some at a time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ POLL_S = 0.01
 class Work(Generic[T]):
     about: T
     run: Callable[[Path], int]
-    """Runs in the forked process, with a directory of its own; returns the exit code."""
-    limit_s: float
+    """Runs in the forked process, with a directory of its own; returns the exit code. Ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,16 @@ class Ended(Generic[T]):
     directory: Path
     """Is removed when the next one is asked for. Holds what was printed, in `log`."""
     exit_code: int
-    timed_out: bool
     seconds: float
+    """Of the processor."""
+
+    @property
+    def waited_too_long(self) -> bool:
+        return self.exit_code == -signal.SIGALRM
+
+    @property
+    def timed_out(self) -> bool:
+        return self.waited_too_long or self.exit_code == -signal.SIGPROF
 
     def log(self) -> str:
         return (self.directory / "log").read_text(encoding="utf-8", errors="replace")
@@ -43,7 +50,6 @@ class Ended(Generic[T]):
 class _Running(Generic[T]):
     work: Work[T]
     directory: Path
-    started: float
 
 
 def run_all(more: Callable[[], Work[T] | None], at_a_time: int) -> Iterator[Ended[T]]:
@@ -54,12 +60,14 @@ def run_all(more: Callable[[], Work[T] | None], at_a_time: int) -> Iterator[Ende
         while True:
             while len(running) < at_a_time and (work := more()) is not None:
                 directory = Path(tempfile.mkdtemp(prefix="trimtab-mutant-"))
-                running[_fork(work, directory)] = _Running(work, directory, time.monotonic())
+                running[_fork(work, directory)] = _Running(work, directory)
             if not running:
                 return
             for ended in _ended(running):
-                yield ended
-                shutil.rmtree(ended.directory, ignore_errors=True)
+                try:
+                    yield ended
+                finally:
+                    shutil.rmtree(ended.directory, ignore_errors=True)
             time.sleep(POLL_S)
     finally:
         for pid, one in running.items():
@@ -70,16 +78,11 @@ def run_all(more: Callable[[], Work[T] | None], at_a_time: int) -> Iterator[Ende
 
 def _ended(running: dict[int, _Running[T]]) -> Iterator[Ended[T]]:
     for pid, one in list(running.items()):
-        seconds = time.monotonic() - one.started
-        reaped, status = os.waitpid(pid, os.WNOHANG)
-        too_long = not reaped and seconds > one.work.limit_s
-        if too_long:
-            os.kill(pid, signal.SIGKILL)
-            reaped, status = os.waitpid(pid, 0)
+        reaped, status, used = os.wait4(pid, os.WNOHANG)
         if reaped:
             del running[pid]
             code = os.waitstatus_to_exitcode(status)
-            yield Ended(one.work.about, one.directory, code, too_long or code == -signal.SIGALRM, seconds)
+            yield Ended(one.work.about, one.directory, code, used.ru_utime + used.ru_stime)
 
 
 def _fork(work: Work[T], directory: Path) -> int:

@@ -26,6 +26,7 @@ class Verdict:
     test: str
     """That killed it; of one that survived, how many were run."""
     seconds: float
+    """Of the processor."""
     module: str
     """Digest of the module's text."""
     tree: str

@@ -14,11 +14,9 @@ from tests.mutants.pool import Ended, Work, run_all
 from tests.mutants.results import Outcome
 from tests.mutants.sites import Module, Mutant
 
-STARTUP_S: Final = 60
-"""Imports and collection, generously: on a busy machine a mutant must not look killed because all is slow."""
-LIMIT_S: Final = 10
-LIMIT_FACTOR: Final = 6
-"""A test may take this long, and this many times what it takes without a mutant."""
+LIMIT_S: Final = 5
+LIMIT_FACTOR: Final = 5
+"""A test may use this much of the processor, and this many times what it uses without a mutant."""
 EXPLAINED_BUDGET_S: Final = 15
 """For a mutant that is known to survive: enough to notice most explanations that have become wrong."""
 
@@ -87,13 +85,13 @@ class Trials:
         def child(directory: Path) -> int:
             return try_mutant(self._root, directory, module, trial.mutant, limits_s)
 
-        return Work(trial, child, STARTUP_S + LIMIT_FACTOR * sum(tests.values()))
+        return Work(trial, child)
 
     def _judge(self, ended: Ended[Trial]) -> Found | None:
         """What is known now; None where another trial is needed.
 
-        A test that depends on the time may fail because the machine is busy. It has to fail twice; if it does not, the
-        other tests decide.
+        A test that depends on the time may fail because the machine is busy, and any test may wait too long. It has to
+        fail twice; if it does not, the other tests decide.
         """
         trial, result = ended.about, read_result(ended.directory)
         if ended.exit_code == 0:
@@ -103,7 +101,8 @@ class Trials:
                 return None
             return Found(trial.mutant, "survived", f"passes {len(trial.tests)} tests", ended.seconds)
         test = result.now if ended.timed_out else result.failed
-        if not trial.doubted and test in trial.tests and self._tests.is_timed(test):
+        doubtful = ended.waited_too_long or self._tests.is_timed(test)
+        if doubtful and not trial.doubted and test in trial.tests:
             self._again.append(Trial(trial.mutant, trial.tests, doubted=test))
             return None
         if ended.timed_out:
