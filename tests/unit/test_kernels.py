@@ -156,12 +156,12 @@ def test_live_tuples_of_groups(
 
     everything = {0, 1, 2, 3}
     where: tuple[Any, ...] = (tail, head, limit.us, limit.floors)
-    advance_tail, count_live = cast(Any, kernels.advance_tail), cast(Any, kernels.count_live)
-    assert kernels.live_positions(*columns, *where).tolist() == live_now(everything)
-    assert kernels.live_positions_of(*columns, *where, flags).tolist() == live_now(wanted)
-    assert advance_tail(*columns, *where) == reference.advance_tail(lo, group, tail, limits)
+    compiled = cast(Any, kernels)
+    assert compiled.live_positions(*columns, *where).tolist() == live_now(everything)
+    assert compiled.live_positions_of(*columns, *where, flags).tolist() == live_now(wanted)
+    assert compiled.advance_tail(*columns, *where) == reference.advance_tail(lo, group, tail, limits)
     counts = np.zeros(4, np.int64)
-    assert count_live(*columns, *where, counts) == len(live_now(everything))
+    assert compiled.count_live(*columns, *where, counts) == len(live_now(everything))
     assert counts.tolist() == [len(live_now({each})) for each in range(4)]
     rest = live_now(everything - wanted)
     kernels.expire(*columns, tail, head, flags, -(2**62))
