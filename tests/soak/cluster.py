@@ -48,14 +48,24 @@ class Driver(TrimtabProcess):
                     busy.append(fork)
         return rng.choice(busy) if busy else None
 
-    def keep_executor_logs(self) -> None:
-        """From Spark's own directory into the soak's: those of killed drivers would stay there for ever."""
+    def stop(self, deadline_s: float = 90.0) -> int | None:
+        # A driver that ends in order removes its executors' directories.
+        self._copy_executor_logs()
+        return super().stop(deadline_s)
+
+    def tidy(self) -> None:
+        """Keep the logs and remove what killed drivers have left in Spark's own directory."""
+        self._copy_executor_logs()
+        for application in self._work:
+            shutil.rmtree(application, ignore_errors=True)
+
+    def _copy_executor_logs(self) -> None:
+        self.executors()
         for application in self._work:
             target = self._logs / "executors" / application.name
             for log in application.glob("*/std*"):
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(log, target / f"{log.parent.name}-{log.name}")
-            shutil.rmtree(application, ignore_errors=True)
 
 
 def _cpu_s(process: psutil.Process) -> float:

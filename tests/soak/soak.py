@@ -30,10 +30,10 @@ from tests.soak.verdict import Ending, complaints, judge, report
 MANAGERS: Final = 2
 TICK_S: Final = 0.1
 TELL_EVERY_S: Final = 10.0
-FIRST_BATCH_S: Final = 180.0
-QUIET_S: Final = 180.0
+FIRST_BATCH_S: Final = 600.0
+QUIET_S: Final = 300.0
 """For all migrations to end once everything is mended."""
-READ_S: Final = 180.0
+READ_S: Final = 300.0
 FAILURES_MAX: Final = 12
 """So many ends of the driver in a row without a batch in between: the query cannot go on."""
 AFTERMATH_S: Final = 20.0
@@ -81,6 +81,7 @@ class Soak:
         self._ends_in_a_row = 0
         self._batch_at_end = -1
         self._store_blocked_at = -1e9
+        self._failures_told = 0
 
     def run(self) -> bool:
         """Whether all is well."""
@@ -194,6 +195,9 @@ class Soak:
             if words is not None:
                 self._judge_end(words, process is self._driver)
             process.restart_if_due()
+        for text in self._ledger.failures[self._failures_told :]:
+            self._failures_told += 1
+            print(f"NOT WELL: {text}", flush=True)
         if time.monotonic() - self._told_at >= TELL_EVERY_S:
             self._told_at = time.monotonic()
             self._driver.executors()  # notes where their logs are
@@ -223,7 +227,6 @@ class Soak:
             f"{time.monotonic() - self._begun:6.0f} s  {phase}: batch {self._progress.committed()}, "
             f"{self._feeder.rows_written:,} rows, lag {lag} s, driver {self._driver.starts}, "
             f"faults {self._ledger.faults.total()} ({self._chaos.news}), moves ended {self._ledger.ended()}"
-            + (f", FAILURES {len(self._ledger.failures)}" if self._ledger.failures else "")
         )
 
     def _tear_down(self) -> tuple[list[str], list[int]]:
@@ -234,9 +237,8 @@ class Soak:
         for thread in (self._feeder, self._operator):
             with suppress(Exception):
                 thread.stop()
-        self._driver.executors()
         self._driver.stop()
-        self._driver.keep_executor_logs()
+        self._driver.tidy()
         ports = [self._redis.port, *(manager.port for manager in self._managers)]
         for manager in self._managers:
             manager.stop(deadline_s=20.0)
