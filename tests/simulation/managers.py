@@ -169,6 +169,10 @@ class World:
         record = await self.store.migration(self.query, id)
         return record is not None and record.step >= 1
 
+    async def is_audited(self, id: str = "r1-1") -> bool:
+        """Its audit goes on for some batches after the close."""
+        return (await self.migration(id)).audit.finished
+
     async def is_closed(self, id: str = "r1") -> bool:
         record = await self.store.rebalance(self.query, id)
         return record is not None and not record.open
