@@ -214,6 +214,25 @@ def _mixed(value: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _positions_of(group: Any, tail: int, head: int, watched: Any) -> Any:
+    """Positions of watched groups. Without a branch: a processor guesses wrong where groups come in any order."""
+    out = np.empty(head - tail, np.int32)
+    count = 0
+    for position in range(tail, head):
+        out[count] = position
+        count += watched[np.uint16(group[position])]
+    return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def _is_among(code: Any, wanted: Any) -> Any:
+    for k in range(wanted.size):
+        if code == wanted[k]:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
 def tally_leaf(
     code: Any,
     lo: Any,
@@ -226,25 +245,31 @@ def tally_leaf(
     before: Any,
     after: Any,
     base: Any,
+    wanted: Any,
     counts: Any,
     digests: Any,
-) -> None:
+) -> Any:
     """Rows of watched groups in one leaf: [0] stored before this batch's new ones, [1] new, [2] to be kept.
 
     `first_new` is the number of each group's first new row, `before` and `after` its horizons when the batch began and
     when it ends, `base` the digest of stream and group. `counts` and `digests` gain, per group, rows and their digests:
-    of stored rows in [0] and [2], of arriving rows in [1].
+    of stored rows in [0] and [2], of arriving rows in [1]. Returns the positions of those that have one of a few wanted
+    codes.
     """
-    for position in range(tail, head):
+    found = np.empty(64, np.int32)
+    size = 0
+    likely = uint64(0)  # bits of the wanted codes' hashes: most rows need no further look
+    for k in range(wanted.size):
+        likely |= uint64(1) << (_mixed(np.uint64(wanted[k])) & uint64(63))
+    for position in _positions_of(group, tail, head, watched):
         g = group[position]
-        if not watched[g]:
-            continue
         time = lo[position]
         is_new = np.uint32(row[position] - first_new[g]) < np.uint32(2**31)
         if not is_new and time < before[g]:
             continue
+        own = _mixed(np.uint64(code[position]))
         arriving = _mixed(base[g] + np.uint64(time))
-        stored = _mixed(arriving ^ _mixed(np.uint64(code[position])))
+        stored = _mixed(arriving ^ own)
         if is_new:
             counts[1, g] += 1
             digests[1, g] += arriving
@@ -254,16 +279,20 @@ def tally_leaf(
         if time >= after[g]:
             counts[2, g] += 1
             digests[2, g] += stored
+        if likely & (uint64(1) << (own & uint64(63))) != 0 and _is_among(code[position], wanted):
+            if size == found.size:
+                found = _grown(found)
+            found[size] = position
+            size += 1
+    return found[:size]
 
 
 @njit(cache=True, nogil=True)
 def pick_keys(code: Any, group: Any, watched: Any, salt: Any, best: Any, best_code: Any, best_group: Any) -> None:
     """Keep the keys (code and group) of watched groups that a hash puts first, each once, the best at the front."""
     last = best.size - 1
-    for i in range(code.size):
+    for i in _positions_of(group, 0, code.size, watched):
         g = group[i]
-        if not watched[g]:
-            continue
         rank = _mixed(np.uint64(code[i]) ^ salt ^ (np.uint64(g) << np.uint64(48)))
         if rank >= best[last]:
             continue
@@ -279,21 +308,3 @@ def pick_keys(code: Any, group: Any, watched: Any, salt: Any, best: Any, best_co
         best[place] = rank
         best_code[place] = code[i]
         best_group[place] = g
-
-
-@njit(cache=True, nogil=True)
-def positions_of_keys(code: Any, group: Any, tail: int, head: int, watched: Any, wanted: Any) -> Any:
-    """Positions of the tuples of watched groups that have one of a few codes."""
-    out = np.empty(64, np.int32)
-    count = 0
-    for position in range(tail, head):
-        if not watched[group[position]]:
-            continue
-        for k in range(wanted.size):
-            if code[position] == wanted[k]:
-                if count == out.size:
-                    out = _grown(out)
-                out[count] = position
-                count += 1
-                break
-    return out[:count]
