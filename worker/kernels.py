@@ -226,10 +226,10 @@ def _positions_of(group: Any, tail: int, head: int, watched: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _is_among(code: Any, wanted: Any) -> Any:
+    found = False
     for k in range(wanted.size):
-        if code == wanted[k]:
-            return True
-    return False
+        found |= code == wanted[k]
+    return found
 
 
 @njit(cache=True, nogil=True)
