@@ -13,6 +13,7 @@ ARGS ?=
 LOCKFLAGS ?=
 CASES ?= 50
 SEED ?= 1
+MINUTES ?= 20
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -42,6 +43,14 @@ test: lint ## Lint, then run the tests (ARGS go to pytest)
 .PHONY: test-more
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
 	TRIMTAB_CASES=$(CASES) TRIMTAB_SEED=$(SEED) $(PY) -m pytest tests/spark/test_random_queries.py $(ARGS)
+
+.PHONY: soak
+soak: $(PROJECT) ## The whole system under load, moves and kills (MINUTES=20, SEED=1; ARGS are its options)
+	$(PY) -m tests.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+.PHONY: mutants
+mutants: $(PROJECT) ## Take away every guard, one at a time, and print what no cheap test notices (ARGS: --module, --sample ...)
+	$(PY) -m tests.mutants $(ARGS)
 
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom

@@ -1,7 +1,7 @@
-"""Who asks, and may they: default deny.
+"""Who is asking, and is it allowed: default deny.
 
-Every path but health needs a key, whether or not there is a route behind it. What a request needs is told by its
-method and path alone, in one table, so a route that is added later is closed until somebody opens it.
+Every path but health needs a key, whether or not there is a route behind it. Which scope a request needs follows from
+its method and path alone, in one table, so a route that is added later is closed until somebody opens it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from api.problems import Problem
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 REMEMBERED_S: Final = 2.0
-"""A key is looked up again after this time: so long a revoked one may still be let in."""
+"""A key is looked up again after this time; until then a revoked key may still be accepted."""
 REMEMBERED_MAX: Final = 4096
 _NOBODY = KeyRecord(id="", name="", scope="read", salt="", hash="", created_ms=0)
 
 
 def needed_scope(method: str, path: str) -> Scope:
-    """The table. Reading asks for read, changing for operate, keys and the audit for admin."""
+    """The table: read for reading, operate for changes, admin for keys and the audit log."""
     if path.startswith(("/v1/keys", "/v1/audit")):
         return "admin"
     return "read" if method in ("GET", "HEAD") else "operate"
@@ -33,7 +33,7 @@ def needed_scope(method: str, path: str) -> Scope:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who was let in."""
+    """The owner of a valid key."""
 
     id: str
     name: str
@@ -44,10 +44,10 @@ class Caller:
 
 
 class Gatekeeper:
-    """Checks keys; remembers for a moment those that were right.
+    """Checks keys, and remembers the valid ones for a moment.
 
-    A key that was never right pays from its address's budget before Redis is asked, and gets it back if it is right:
-    guessing costs Redis nothing, and those who guess lock nobody out whose key this instance knows.
+    A key that this instance does not know costs its address one token before Redis is asked; the token is given back if
+    the key is valid. So guessing costs Redis nothing, and it never locks out a client whose key is known here.
     """
 
     def __init__(self, keys: KeyStore, failures: Buckets, room: asyncio.Semaphore, clock: Callable[[], float]) -> None:
@@ -55,48 +55,48 @@ class Gatekeeper:
         self._failures = failures
         self._room = room
         self._clock = clock
-        self._right: OrderedDict[bytes, tuple[float, KeyRecord]] = OrderedDict()
+        self._valid: OrderedDict[bytes, tuple[float, KeyRecord]] = OrderedDict()
 
     async def caller(self, authorization: str | None, address: str) -> KeyRecord:
-        """The record of the key in this header, or 401; 429 for an address that has sent too many wrong ones."""
-        # A digest, so that no key lies about in this process's memory for longer than its request.
+        """The record of the key in this header, or 401; 429 for an address that has sent too many invalid ones."""
+        # A digest, so that no key stays in memory for longer than its request.
         digest = hashlib.sha256((authorization or "").encode()).digest()
         now_s = self._clock()
-        known = self._right.get(digest)
-        if known is not None and now_s - known[0] < REMEMBERED_S:
-            return known[1]
-        if known is None and (wait_s := self._failures.wait_s(address, now_s)):
+        remembered = self._valid.get(digest)
+        if remembered is not None and now_s - remembered[0] < REMEMBERED_S:
+            return remembered[1]
+        if remembered is None and (wait_s := self._failures.wait_s(address, now_s)):
             raise too_many(wait_s, "requests without a valid key")
-        wrong = False
+        invalid = False
         try:
             record = await self._look_up(authorization)
         except Problem:
-            wrong = True
-            self._right.pop(digest, None)
+            invalid = True
+            self._valid.pop(digest, None)
             raise
         finally:
-            if known is None and not wrong:  # right, or Redis did not say
+            if remembered is None and not invalid:  # valid, or Redis did not answer
                 self._failures.give_back(address)
-        self._right[digest] = (now_s, record)
-        self._right.move_to_end(digest)
-        if len(self._right) > REMEMBERED_MAX:
-            self._right.popitem(last=False)
+        self._valid[digest] = (now_s, record)
+        self._valid.move_to_end(digest)
+        if len(self._valid) > REMEMBERED_MAX:
+            self._valid.popitem(last=False)
         return record
 
     async def _look_up(self, authorization: str | None) -> KeyRecord:
         if authorization is None:
-            raise _unauthorized("No key was given.")
+            raise _unauthorized("The request has no key.")
         kind, _, text = authorization.partition(" ")
         if kind.lower() != "bearer":
             raise _unauthorized("The Authorization header is not of the form `Bearer KEY`.")
         presented = parse_key(text.strip())
         if presented is None:
-            raise _unauthorized("This is not a key of Trimtab's.")
+            raise _unauthorized("This is not a Trimtab key.")
         async with in_turn(self._room):
             record = await self._keys.find(presented.id)
-        # Compared in any case: the time taken does not tell whether the id exists.
-        fits = (record or _NOBODY).fits(presented.secret)
-        if record is None or not fits:
+        # Always compared, so that the time this takes does not show whether the id exists.
+        matches = (record or _NOBODY).matches(presented.secret)
+        if record is None or not matches:
             raise _unauthorized("This key is unknown or revoked.")
         return record
 
@@ -109,7 +109,7 @@ def check_scope(record: KeyRecord, needed: Scope) -> Caller:
             f"This needs the scope {needed}; the key {record.name!r} has {record.scope}.",
             field="scope",
             value=record.scope,
-            remedy=f"Make a key that may: trimtab keys create --scope {needed} --name NAME",
+            remedy=f"Make a key with that scope: trimtab keys create --scope {needed} --name NAME",
         )
     return Caller(record.id, record.name, record.scope)
 

@@ -1,4 +1,4 @@
-"""Whole answers as values: caught from the application, kept for a moment or for a day, sent again."""
+"""HTTP answers as values: taken from the application, kept for a moment or for a day, sent again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Headers
     body: bytes
@@ -36,14 +36,14 @@ class Answer:
         )
 
 
-def parse_answer(text: str) -> Answer:
+def parse_answer(text: str) -> HttpAnswer:
     body = json.loads(text)
     headers = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in body["headers"])
-    return Answer(body["status"], headers, base64.b64decode(body["body"]))
+    return HttpAnswer(body["status"], headers, base64.b64decode(body["body"]))
 
 
-async def caught(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
-    """What the application answers, not yet sent."""
+async def collect_answer(app: ASGIApp, scope: Scope, receive: Receive) -> HttpAnswer:
+    """What the application answers, not sent yet."""
     status = 500
     headers: Headers = ()
     parts: list[bytes] = []
@@ -57,50 +57,50 @@ async def caught(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
             parts.append(message.get("body", b""))
 
     await app(scope, receive, catch)
-    return Answer(status, headers, b"".join(parts))
+    return HttpAnswer(status, headers, b"".join(parts))
 
 
 class RecentAnswers:
     """Answers to reads, good for a fraction of a second.
 
     A dashboard in twenty browsers asks the same question twenty times within one batch, and the load changes at most
-    once per batch. Whoever asks first has the answer made; who asks meanwhile waits for it.
+    once per batch. The first request makes the answer; requests that come meanwhile wait for it.
     """
 
     def __init__(self, keep_s: float, clock: Callable[[], float]) -> None:
         self._keep_s = keep_s
         self._clock = clock
-        self._made: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
-        self._making: dict[str, asyncio.Task[Answer]] = {}
+        self._finished: OrderedDict[str, tuple[float, HttpAnswer]] = OrderedDict()
+        self._pending: dict[str, asyncio.Task[HttpAnswer]] = {}
 
-    async def get(self, name: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
-        known = self._made.get(name)
-        if known is not None and self._clock() - known[0] < self._keep_s:
-            return known[1]
-        task = self._making.get(name)
+    async def get(self, name: str, make: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
+        recent = self._finished.get(name)
+        if recent is not None and self._clock() - recent[0] < self._keep_s:
+            return recent[1]
+        task = self._pending.get(name)
         if task is None:
             task = asyncio.ensure_future(self._make(name, make))
             if self._keep_s > 0:
-                self._making[name] = task
-        # A client that goes away takes nothing from the others that wait for the same.
+                self._pending[name] = task
+        # A client that disconnects does not cancel the answer for others that wait for it.
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """After a change: who made it must see it. What is being made now may be old already."""
-        self._made.clear()
-        self._making.clear()
+        """After a change, which its author must see at once. Answers that are pending now may be outdated already."""
+        self._finished.clear()
+        self._pending.clear()
 
-    async def _make(self, name: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _make(self, name: str, make: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
         begun_s = self._clock()
         task = asyncio.current_task()
         try:
             answer = await make()
-            if answer.status == 200 and self._making.get(name) is task:
-                self._made[name] = (begun_s, answer)
-                self._made.move_to_end(name)
-                if len(self._made) > ENTRIES_MAX:
-                    self._made.popitem(last=False)
+            if answer.status == 200 and self._pending.get(name) is task:
+                self._finished[name] = (begun_s, answer)
+                self._finished.move_to_end(name)
+                if len(self._finished) > ENTRIES_MAX:
+                    self._finished.popitem(last=False)
             return answer
         finally:
-            if self._making.get(name) is task:
-                del self._making[name]
+            if self._pending.get(name) is task:
+                del self._pending[name]

@@ -20,9 +20,9 @@ from trimtab import __version__
 DESCRIPTION: Final = """
 Balances windowed stream joins while they run.
 
-Every path but `/healthz` and `/readyz` needs a key of `trimtab keys create`: `Authorization: Bearer KEY`. Scopes:
-`read` for GET, `operate` for changes, `admin` for keys and audit. Changes take an `Idempotency-Key`: the same request
-under the same one is done once. Errors are RFC 9457 problem documents.
+Every path but `/healthz` and `/readyz` needs a key from `trimtab keys create`: `Authorization: Bearer KEY`. Scopes:
+`read` for GET, `operate` for changes, `admin` for keys and the audit log. Changes take an `Idempotency-Key`: a request
+that is repeated with the same one is done only once. Errors are RFC 9457 problem documents.
 """
 
 
@@ -52,7 +52,7 @@ def create_app(
 
 
 def _declare_keys(app: FastAPI) -> None:
-    """The gate checks keys, so FastAPI does not know of them: say it in OpenAPI."""
+    """The gate checks keys, so FastAPI does not know about them: describe them in OpenAPI."""
     plain = app.openapi
 
     def with_keys() -> dict[str, Any]:
@@ -77,5 +77,5 @@ _IDEMPOTENCY_KEY: Final = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "maxLength": 255},
-    "description": "Names this request; the same one sent again within a day gets the first one's answer.",
+    "description": "Names this request. Sent again within a day, it gets the first answer and is not done again.",
 }

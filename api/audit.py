@@ -1,4 +1,4 @@
-"""Who asked what, why, and how it ended: a stream in Redis that outlives journals and servers."""
+"""The audit log: who requested what, why, and how it ended. A stream in Redis that outlives journals and servers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from trimtab import redis_keys
 
 KEPT: Final = 100_000
 LENGTH_MAX: Final = 2_000
-"""Of each field: what is kept for long is not as long as its sender likes."""
+"""Of each field: the client does not decide how much is stored for long."""
 _LOG = logging.getLogger("trimtab.audit")
 
 
-class Audit:
+class AuditLog:
+    """Every mutation by a known caller."""
+
     def __init__(self, client: Redis) -> None:
         self._client = client
 
     async def add(self, caller: Caller, method: str, path: str, body: bytes, status: int, outcome: str) -> None:
-        """Note a mutation, done or refused. Failing to note it does not undo it, so that is only logged."""
+        """Add a mutation, done or refused. If that fails it is only logged: the mutation cannot be undone."""
         fields = {
             "at_ms": str(time.time_ns() // 1_000_000),
             "key": caller.id,
@@ -42,19 +44,19 @@ class Audit:
         try:
             await self._client.xadd(redis_keys.AUDIT, entry, maxlen=KEPT, approximate=True)
         except redis.RedisError as error:
-            _LOG.error("not written to the audit stream: %s", type(error).__name__)
+            _LOG.error("not written to the audit log: %s", type(error).__name__)
 
     async def newest(self, count: int) -> list[dict[str, Any]]:
-        found: Any = await self._client.xrevrange(redis_keys.AUDIT, count=count)
+        entries: Any = await self._client.xrevrange(redis_keys.AUDIT, count=count)
         return [
             {"id": name, **fields, "at_ms": int(fields["at_ms"]), "status": int(fields["status"])}
-            for name, fields in found
+            for name, fields in entries
         ]
 
 
 def _reason(body: bytes) -> str:
     try:
-        # JSON can spell half of a surrogate pair, which no other text can hold.
+        # JSON can contain half of a surrogate pair, which cannot be encoded.
         return str(json.loads(body).get("reason") or "").encode(errors="replace").decode()
     except (ValueError, AttributeError, RecursionError):
         return ""

@@ -1,9 +1,8 @@
-"""What routes work with: the query as it is now, and the way to ask something of its leader."""
+"""What routes work with: the query as it is now, and the way to send a request to its leader."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -14,24 +13,16 @@ from api.events import EventStreams
 from api.idempotency import KEPT_S
 from api.problems import Problem
 from balancing.load import Snapshot
-from balancing.protocols.migration import Migration, parse_migration
-from manager.requests import (
-    CancelRequest,
-    RebalanceRequest,
-    Refused,
-    View,
-    check,
-    enqueue,
-    view,
-)
+from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
+from balancing.situation import Situation
+from manager.requests import enqueue, newest_epoch, situation
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
-from manager.store import Json, ManagerStore
+from manager.store import ManagerStore
 from trimtab import redis_keys
-from trimtab.moves import moves_of
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
-"""What a move's fields are called by who asks for just one."""
+"""The names of a move's fields in a request for a single move."""
 
 
 def always_ready() -> str:
@@ -46,60 +37,56 @@ class Backend:
     not_ready: Callable[[], str] = field(default=always_ready)
     """Why this instance's manager cannot work, or nothing."""
 
-    async def seen(self, query: str) -> View:
-        return await view(self.store, query, self.heartbeat_max_ms)
+    async def situation(self, query: str) -> Situation:
+        """The query as it is now; 404 where there is none."""
+        return await situation(self.store, query, self.heartbeat_max_ms)
+
+    async def check_known(self, query: str) -> None:
+        """404 where there is no such query."""
+        await newest_epoch(self.store, query)
 
     async def load(self, query: str) -> Snapshot | None:
-        """As the leader has measured it; None where it has seen no batch lately."""
+        """As the leader has measured it; None where the leader has seen no batch lately."""
         return await load_snapshot(self.store.client, query)
 
-    async def load_now(self, seen: View) -> Snapshot | None:
+    async def load_now(self, situation: Situation) -> Snapshot | None:
         """The loads as measured, under the mapping, the open moves and the rules of this moment.
 
-        The leader's snapshot may be a second old; a proposal made from its mapping would be stale when it is born.
+        The leader's snapshot may be a second old: a proposal made for its mapping could be stale from the start.
         """
-        load = await self.load(seen.query)
-        if load is None or load.incarnation != seen.epoch.incarnation or len(load.owners) != seen.partitions:
+        load = await self.load(situation.query)
+        epoch = situation.epoch
+        if load is None or load.incarnation != epoch.incarnation or len(load.owners) != situation.partitions:
             return None
-        moving = {
-            group: migration.receiver
-            for migration in _parsed(await self.store.open_migrations(seen.query)).values()
-            for group in migration.busy_groups
-        }
-        for move in moves_of(seen.epoch):
-            moving.update(dict.fromkeys(move.groups, move.receiver))
         return replace(
             load,
-            epoch=seen.epoch.number,
-            owners=seen.epoch.owners,
-            moving=moving,
-            pinned=seen.rules.pinned,
-            excluded=seen.rules.excluded,
-            workers=tuple(replace(each, alive=each.worker in seen.up) for each in load.workers),
+            epoch=epoch.number,
+            owners=epoch.owners,
+            moving=situation.receivers,
+            pinned=situation.rules.pinned,
+            excluded=situation.rules.excluded,
+            workers=tuple(replace(each, alive=each.worker in situation.up) for each in load.workers),
         )
-
-    async def migrations(self, query: str, names: Sequence[str] | None = None) -> dict[str, Migration]:
-        """All, or these, as far as this version can read them; the leader raises an alarm for others."""
-        store = self.store
-        found = await (store.migrations(query) if names is None else store.migrations_named(query, names))
-        return _parsed(found)
 
     async def track_s(self, query: str) -> float:
         """How long old rows stay: window and lateness."""
-        shape = await self.store.definition(query) or {}
-        return float((shape.get("window") or 0) + (shape.get("lateness") or 0)) / 1e6
+        definition = await self.store.definition(query) or {}
+        return float((definition.get("window") or 0) + (definition.get("lateness") or 0)) / 1e6
 
     async def submit(self, request: RebalanceRequest, *, single: bool) -> None:
         """Check, then hand to the leader. The leader checks again when its turn comes."""
         try:
-            check(request, await self.seen(request.query))
+            check(request, await self.situation(request.query))
         except Refused as refused:
             raise _renamed(refused) if single else refused from None
         await enqueue(self.store.client, request)
 
     async def cancel(self, request: CancelRequest, operation: str) -> None:
-        """Hand it to the leader. The mark comes first: a repeated request that finds it is not judged again, and to ask
-        the leader twice does no harm."""
+        """Hand it to the leader.
+
+        The mark comes first: a repeated request that finds it is not checked again. Asking the leader twice does no
+        harm.
+        """
         await self.store.client.set(_cancel_mark(operation), request.id, ex=KEPT_S)
         await enqueue(self.store.client, request)
 
@@ -111,16 +98,8 @@ def _cancel_mark(operation: str) -> str:
     return redis_keys.idempotency("cancel", operation)
 
 
-def _parsed(bodies: Mapping[str, Json]) -> dict[str, Migration]:
-    found: dict[str, Migration] = {}
-    for name, body in bodies.items():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[name] = parse_migration(body)
-    return found
-
-
 def _renamed(refused: Refused) -> Refused:
-    """A complaint about moves[0].sender, to somebody who wrote `from`."""
+    """A refusal of moves[0].sender, for somebody who wrote `from`."""
     head, _, name = refused.field.partition(".")
     if head != "moves[0]" or name not in _FIELDS:
         return refused
@@ -128,13 +107,13 @@ def _renamed(refused: Refused) -> Refused:
 
 
 def backend_of(request: Request) -> Backend:
-    found: Backend = request.app.state.backend
-    return found
+    backend: Backend = request.app.state.backend
+    return backend
 
 
 def caller_of(request: Request) -> Caller:
-    found: Caller = request.scope["state"]["caller"]
-    return found
+    caller: Caller = request.scope["state"]["caller"]
+    return caller
 
 
 def operation_of(request: Request) -> str:
@@ -147,6 +126,12 @@ By = Annotated[Caller, Depends(caller_of)]
 Operation = Annotated[str, Depends(operation_of)]
 QueryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="The query's name.")]
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+
+
+def check_group(group: int, situation: Situation) -> None:
+    """404 where the query does not have this group."""
+    if not 0 <= group < situation.partitions:
+        raise not_found("group", group, "group", f"Use a number from 0 to {situation.partitions - 1}.")
 
 
 def not_found(field: str, value: object, what: str, remedy: str) -> Problem:

@@ -1,4 +1,4 @@
-"""Manager and API in a thread of this process: for the demo and for tests, which have a main thread of their own."""
+"""Manager and API in a thread of this process: for the demo and for tests, which need their main thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_S = 30.0
 
 
 class EmbeddedServer:
-    """Serves from `with` on, on a loopback port of its own unless one is named."""
+    """Serves inside `with`, on a free loopback port unless one is named."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EmbeddedServer:
         self._failure: BaseException | None = None
 
     def key(self, scope: Scope, name: str) -> str:
-        """A new key, to be shown once."""
+        """A new key, which is shown once."""
 
         async def make() -> str:
             store = ManagerStore(self.redis_url)

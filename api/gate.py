@@ -5,8 +5,8 @@
       streams:   -> a place (429, 503), the route's
       mutations: -> size (413), form (415, 422), Idempotency-Key -> route -> audit
 
-Plain ASGI, since a thousand requests a second leave no room for layers, and since a route that somebody adds cannot
-forget what it never had to do.
+Plain ASGI: a thousand requests a second leave no room for layers, and a new route cannot forget a check that is made
+here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
-from api.answers import Answer, Headers, RecentAnswers, caught
-from api.audit import Audit
+from api.answers import Headers, HttpAnswer, RecentAnswers, collect_answer
+from api.audit import AuditLog
 from api.events import only_json
-from api.idempotency import Idempotency, Token, token
+from api.idempotency import Idempotency, RequestToken, token
 from api.keys import KeyStore, holds_key, without_keys
-from api.limits import Buckets, Places, Rates, check_depth, in_turn, read_body, replayed, too_many
+from api.limits import Buckets, Places, RequestRates, check_depth, in_turn, read_body, replayed, too_many
 from api.problems import Problem, of_error
 
 SECURITY_HEADERS: Final = (
@@ -37,13 +37,14 @@ SECURITY_HEADERS: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 AT_ONCE_MAX: Final = 16
-"""Requests that ask Redis at the same time; others wait their turn, rather than fail for want of a connection."""
+"""Requests that use Redis at the same time. Others wait for their turn; without it they would fail for lack of a
+connection."""
 _ACCESS = logging.getLogger("trimtab.access")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateSettings:
-    rates: Rates = field(default_factory=Rates)
+    rates: RequestRates = field(default_factory=RequestRates)
     answers_kept_s: float = 0.25
     """A read may be answered with what was true this long ago."""
 
@@ -57,7 +58,7 @@ class Gate:
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._keys = Gatekeeper(KeyStore(client), Buckets(settings.rates.failures_per_s), self._room, clock)
         self._idempotency = Idempotency(client)
-        self._audit = Audit(client)
+        self._audit = AuditLog(client)
         self._reads = Buckets(settings.rates.reads_per_s)
         self._mutations = Buckets(settings.rates.mutations_per_s)
         self._places = Places()
@@ -78,7 +79,7 @@ class Gate:
             await self._app(scope, receive, exchange.send)
             return
         if path in OPEN_PATHS:
-            # Readiness asks Redis: who needs no key for it must not take the connections of those who have one.
+            # Readiness asks Redis. It needs no key, so it must not take the connections of clients that have one.
             await self._read(exchange, receive)
             return
         headers = exchange.headers
@@ -96,7 +97,7 @@ class Gate:
         elif path.endswith("/events") and not only_json(headers.get(b"accept")):
             with self._places.taken(record.id):
                 await self._app(scope, receive, exchange.send)
-        elif path.endswith("/events"):  # what is asked for stands in a header, too
+        elif path.endswith("/events"):  # the answer depends on a header, too
             await (await self._answer(scope, receive)).send(exchange.send)
         else:
             await self._read(exchange, receive)
@@ -119,8 +120,8 @@ class Gate:
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
         ]
-        given = headers.get(b"idempotency-key")
-        named = None if given is None else token(caller.id, given, exchange.method, exchange.path, body)
+        text = headers.get(b"idempotency-key")
+        named = None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
         scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
         async with in_turn(self._room):
             answer = None if named is None else await self._idempotency.begin(named)
@@ -131,23 +132,23 @@ class Gate:
                 await self.note(exchange, answer.status)
         await answer.send(exchange.send, again)
 
-    async def _make(self, named: Token | None, scope: Scope, receive: Receive) -> Answer:
-        made: Answer | None = None
+    async def _make(self, named: RequestToken | None, scope: Scope, receive: Receive) -> HttpAnswer:
+        answer: HttpAnswer | None = None
         try:
-            made = await caught(self._app, scope, receive)
-            return made
+            answer = await collect_answer(self._app, scope, receive)
+            return answer
         finally:
             if named is not None:
-                await self._idempotency.end(named, made)
+                await self._idempotency.end(named, answer)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive) -> HttpAnswer:
         async with in_turn(self._room):
-            return await caught(self._app, scope, receive)
+            return await collect_answer(self._app, scope, receive)
 
     async def note(self, exchange: _Exchange, status: int) -> None:
-        """Mutations by known callers go to the audit, refused ones too, before the caller hears of it.
+        """Write a mutation by a known caller to the audit log, before the answer is sent. Refused ones count too.
 
-        Not those that came too fast: by sending many, nobody shall push out what others did.
+        Requests over the rate limit do not count: a flood of them must not push other entries out of the log.
         """
         if exchange.caller is None or exchange.method in ("GET", "HEAD") or status == 429:
             return
@@ -156,7 +157,7 @@ class Gate:
 
 
 class _Exchange:
-    """One request and what has become of it so far."""
+    """One request and its answer so far."""
 
     def __init__(self, scope: Scope, send: Send, clock: Callable[[], float]) -> None:
         self.scope = scope
@@ -191,7 +192,7 @@ class _Exchange:
             await response(self.scope, receive, self.send)
         finally:
             if _ACCESS.isEnabledFor(logging.INFO):
-                # Never the query string, never a header: that is where secrets turn up.
+                # Never the query string or a header: they may contain secrets.
                 path = without_keys(self.path)
                 spent_ms = (self._clock() - begun_s) * 1000
                 _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
@@ -211,7 +212,7 @@ def _refuse_keys(text: bytes, field: str) -> None:
         raise Problem(
             422,
             "key-in-request",
-            f"There is an API key in the {field}, where it would be stored or logged.",
+            f"The {field} contains an API key, which would be stored or logged.",
             field=field,
             value="(not repeated)",
             remedy="Send keys in the Authorization header only. Revoke this one: trimtab keys revoke ID",

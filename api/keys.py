@@ -1,8 +1,8 @@
-"""API keys: made by the CLI, shown once, kept as salted hashes.
+"""API keys: made by the CLI, shown once, stored as salted hashes.
 
-A key reads `trimtab_ID_SECRET`. ID is public: it finds the record and stands in logs and in the audit. SECRET is 256
-random bits, so a plain SHA-256 over salt and secret is as good as a slow password hash, and a thousand checks a
-second cost nothing.
+A key has the form `trimtab_ID_SECRET`. ID is public: it finds the record, and logs and the audit log contain it. SECRET
+is 256 random bits, so a plain SHA-256 over salt and secret is as good as a slow password hash, and a thousand
+checks a second cost nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeyRecord:
     def allows(self, needed: Scope) -> bool:
         return SCOPES.index(self.scope) >= SCOPES.index(needed)
 
-    def fits(self, secret: str) -> bool:
+    def matches(self, secret: str) -> bool:
         return hmac.compare_digest(self.hash, _hash(self.salt, secret))
 
 
@@ -54,32 +54,35 @@ class PresentedKey:
 
 
 def parse_key(text: str) -> PresentedKey | None:
-    """None where it cannot be a key of ours."""
-    found = _KEY.fullmatch(text)
-    return None if found is None else PresentedKey(found[1], found[2])
+    """None where the text does not have the form of a key."""
+    match = _KEY.fullmatch(text)
+    return None if match is None else PresentedKey(match[1], match[2])
 
 
 def holds_key(text: bytes) -> bool:
-    """Whether somebody put a key where it would be stored or logged."""
+    """Whether the text contains a key, where it would be stored or logged."""
     return _KEY_BYTES.search(text) is not None
 
 
 def without_keys(text: str) -> str:
-    """The text with every key cut down to its id: for what is stored or logged."""
+    """The text with every key reduced to its id, to be stored or logged."""
     return _KEY.sub(r"trimtab_\1_(hidden)", text)
 
 
 def new_key(name: str, scope: str, now_ms: int) -> tuple[str, KeyRecord]:
-    """The key, to be shown once, and what is kept of it."""
+    """The key, which is shown once, and the record that is stored."""
     if not re.fullmatch(NAME, name):
         raise InvalidInput(
-            "--name", name, "is no name for a key", "Use up to 64 letters, digits and . _ @ -, such as ops or ci@build."
+            "--name",
+            name,
+            "is not a name for a key",
+            "Use up to 64 letters, digits and . _ @ -, such as ops or ci@build.",
         )
-    known = next((each for each in SCOPES if each == scope), None)
-    if known is None:
-        raise InvalidInput("--scope", scope, "is no scope", f"Use one of {', '.join(SCOPES)}.")
+    checked = next((each for each in SCOPES if each == scope), None)
+    if checked is None:
+        raise InvalidInput("--scope", scope, "is not a scope", f"Use one of {', '.join(SCOPES)}.")
     identity, salt, secret = secrets.token_hex(6), secrets.token_hex(16), secrets.token_urlsafe(32)
-    record = KeyRecord(id=identity, name=name, scope=known, salt=salt, hash=_hash(salt, secret), created_ms=now_ms)
+    record = KeyRecord(id=identity, name=name, scope=checked, salt=salt, hash=_hash(salt, secret), created_ms=now_ms)
     return f"trimtab_{identity}_{secret}", record
 
 
@@ -101,11 +104,11 @@ class KeyStore:
         return sorted((KeyRecord(**json.loads(text)) for text in texts), key=lambda each: each.created_ms)
 
     async def revoke(self, name_or_id: str) -> list[KeyRecord]:
-        """Those that are gone now: one by its id, or all of a name."""
-        gone = [each for each in await self.all() if name_or_id in (each.id, each.name)]
-        if gone:
-            await self._client.hdel(redis_keys.API_KEYS, *(each.id for each in gone))
-        return gone
+        """Remove the key with this id, or all keys with this name. Returns the removed ones."""
+        revoked = [each for each in await self.all() if name_or_id in (each.id, each.name)]
+        if revoked:
+            await self._client.hdel(redis_keys.API_KEYS, *(each.id for each in revoked))
+        return revoked
 
 
 def _hash(salt: str, secret: str) -> str:

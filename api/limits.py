@@ -20,13 +20,13 @@ STREAMS_MAX: Final = 40
 """Event streams at once on one instance."""
 STREAMS_OF_KEY_MAX: Final = 20
 ANSWER_S: Final = 5.0
-"""How long a request may take with Redis, waiting for its turn included: one that answers slowly is as good as away."""
+"""How long a request may take with Redis, the wait for its turn included. A slower Redis counts as unreachable."""
 BUCKETS_MAX: Final = 10_000
-"""Clients remembered; the one that was silent longest is forgotten first."""
+"""Clients that are remembered; the one that was silent for longest is forgotten first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rates:
+class RequestRates:
     """Requests per second, for each key, that one instance answers; twice as many may come at once."""
 
     reads_per_s: float = 2_000.0
@@ -55,21 +55,21 @@ class Buckets:
         return 0.0 if allowed else (1.0 - level) / self._per_s
 
     def give_back(self, name: str) -> None:
-        """The token that was taken last was not due."""
+        """Return the token that was taken last."""
         if name in self._levels:
             level, since = self._levels[name]
             self._levels[name] = (level + 1.0, since)
 
 
 class Places:
-    """Event streams that are open: each holds a connection to Redis while it waits, and there are only so many."""
+    """Open event streams: each holds a connection to Redis while it waits, and their number is limited."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
 
     @contextmanager
     def taken(self, key: str) -> Iterator[None]:
-        """One place, from the look whether there is one until the stream has ended."""
+        """Take one place until the stream has ended; 429 or 503 where there is none."""
         if self._taken[key] >= STREAMS_OF_KEY_MAX:
             raise _no_place(429, f"{STREAMS_OF_KEY_MAX} event streams of this key are open.", "Close one first.")
         if self._taken.total() >= STREAMS_MAX:
@@ -85,7 +85,7 @@ class Places:
 
 @asynccontextmanager
 async def in_turn(room: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Time with Redis, when it is one's turn. TimeoutError where waiting and asking take too long together."""
+    """Wait for a turn to use Redis. TimeoutError where waiting and using take too long together."""
     async with asyncio.timeout(ANSWER_S), room:
         yield
 
@@ -121,14 +121,14 @@ async def read_body(receive: Receive, declared: str | None) -> bytes:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read already, then whatever comes."""
-    given = False
+    """A `receive` that returns the body that was read already, then the client's further messages."""
+    done = False
 
     async def again() -> Message:
-        nonlocal given
-        if given:
+        nonlocal done
+        if done:
             return await receive()
-        given = True
+        done = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
@@ -174,6 +174,6 @@ def _too_large(length: str) -> Problem:
         f"The body has more than {BODY_BYTES_MAX} bytes.",
         field="Content-Length",
         value=length[:20],
-        remedy="Send less: 10,000 group numbers fit. Name an amount instead of groups if yours are more.",
+        remedy="Send less: 10,000 group numbers fit. For more groups, give an amount instead.",
         headers={"Connection": "close"},
     )

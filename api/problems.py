@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem documents: what is wrong, with which field and value, and what to do about it.
 
-Every answer with a status of 400 and above has this one shape, whoever found the fault: our own checks, FastAPI's
-validation, the router, or Redis being away. Nothing of a stack, of a key or of Redis's address ever gets into one.
+Every answer with a status of 400 and above has this form, whether the problem was found by our own checks, by FastAPI's
+validation, by the router, or because Redis does not answer. It never contains a stack trace, a key or Redis's address.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from manager.requests import QueueFull, Refused
+from balancing.requests import Refused
+from manager.requests import QueueFull
 from trimtab.errors import InvalidInput, TrimtabError
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
-"""What a client is told to wait when Redis is away: about the time in which a restarted one answers again."""
+"""How long a client should wait when Redis does not answer: about as long as a restart takes."""
 VALUE_LENGTH_MAX: Final = 200
 _KINDS: Final = {404: "not-found", 409: "conflict", 503: "unavailable"}
 _LOG = logging.getLogger("trimtab.api")
@@ -69,7 +70,7 @@ class Problem(Exception):
 
 
 def shown(value: object) -> object:
-    """A value as it may be repeated to who sent it: as it was, or the beginning of it."""
+    """A value as it may be repeated to its sender: whole, or only its beginning."""
     try:
         text = json.dumps(value, default=str, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -81,14 +82,14 @@ def unavailable(what: str = "Redis does not answer") -> Problem:
     return Problem(
         503,
         "unavailable",
-        f"{what}. Running queries go on with the mapping they have.",
-        remedy=f"Try again in {RETRY_AFTER_S} s, with the same Idempotency-Key: then a change is made once.",
+        f"{what}. Running queries continue with the mapping that they have.",
+        remedy=f"Try again in {RETRY_AFTER_S} s, with the same Idempotency-Key, so that a change is made only once.",
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 
 
 def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
-    """The first of FastAPI's complaints: one fault at a time is what a person mends."""
+    """The first of FastAPI's complaints: people correct one mistake at a time."""
     first = errors[0]
     place = [str(part) for part in first["loc"]]
     field = ".".join(place[1:]) or place[0]
@@ -99,32 +100,32 @@ def of_validation(errors: Sequence[Mapping[str, Any]]) -> Problem:
             "The body is not JSON.",
             field="body",
             value=str(first.get("ctx", {}).get("error", "")),
-            remedy="Send a JSON object; {} where you have nothing to say.",
+            remedy="Send a JSON object; an empty one is {}.",
         )
     raised = first.get("ctx", {}).get("error")
     if isinstance(raised, InvalidInput):
         return _of_input(raised)
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = ": " + str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     remedy = f"Give {field} a value as docs/rest.md describes it."
     if first["type"] == "extra_forbidden":
-        message, remedy = "There is no such field", "Leave it out, or see docs/rest.md for the right name."
+        message, remedy = " is not a known field", "Leave it out, or see docs/rest.md for the right name."
     elif first["type"] == "missing":
-        message, remedy = "It is missing", f"Give {field}."
+        message, remedy = " is missing", f"Give {field}."
     elif first["type"] == "literal_error":
-        message, remedy = "It is not known", f"Choose one of {first['ctx']['expected']}."
+        message, remedy = " is not known", f"Choose one of {first['ctx']['expected']}."
     value = None if first["type"] == "missing" else first.get("input")
-    return Problem(422, "invalid", f"{field}: {message.rstrip('.')}.", field=field, value=value, remedy=remedy)
+    return Problem(422, "invalid", f"{field}{message}.", field=field, value=value, remedy=remedy)
 
 
 def of_http(error: HTTPException) -> Problem:
     if error.status_code == 404:
-        return Problem(404, "no-such-path", "There is nothing at this path.", remedy="See GET /v1/openapi.json.")
+        return Problem(404, "no-such-path", "This path does not exist.", remedy="See GET /v1/openapi.json.")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return Problem(
             405,
             "method",
-            "This path does not take that method.",
+            "This path does not support this method.",
             remedy=f"Use {allowed or 'another method'}.",
             headers=error.headers,
         )
@@ -134,7 +135,7 @@ def of_http(error: HTTPException) -> Problem:
 
 
 def of_error(error: Exception) -> Problem:
-    """Any exception that a route may end with."""
+    """The problem for any exception that a route raises."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
@@ -153,8 +154,8 @@ def of_error(error: Exception) -> Problem:
     return Problem(
         500,
         kind,
-        "The request failed for a reason that is not yours.",
-        remedy="The server's log says more; nothing is known to have changed.",
+        "The server failed. Your request is not the cause.",
+        remedy="The server's log has the details. Check the state of the query before you try again.",
     )
 
 

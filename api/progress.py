@@ -1,4 +1,4 @@
-"""How far a migration is: its steps with their times, a fraction, and when it may be done."""
+"""How far a migration has come: its steps with their times, a fraction, and when it may be done."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import Final
 
 from balancing.protocols.migration import Migration
-from balancing.protocols.table import State
-from manager.requests import Rebalance
+from balancing.requests import Rebalance
 from manager.store import Json
 
 CHOOSING_SHARE: Final = 0.1
-"""Of the bar: steps 1 and 2, which are run once; the rest goes to the waves by their groups."""
+"""The part of the bar for steps 1 and 2, which run once; the rest goes to the waves, by their groups."""
 
 
 def fraction(migration: Migration) -> float:
@@ -33,8 +32,8 @@ def fraction(migration: Migration) -> float:
 def eta_s(migration: Migration, now_ms: int, track_s: float) -> float | None:
     """Seconds to go, or None where there is nothing to judge by.
 
-    PTLB waits for the old rows to leave the window (`track_s`: window and lateness); MSLB's waves take about as long as
-    those before them did.
+    A protocol that waits for old rows to expire takes `track_s` (window and lateness) from step 3 on. Waves take about
+    as long as those before them did.
     """
     if migration.done:
         return 0.0
@@ -42,15 +41,18 @@ def eta_s(migration: Migration, now_ms: int, track_s: float) -> float | None:
     if opened is None:
         return None
     spent_s = max(0.0, (now_ms - opened) / 1000)
-    if migration.strategy == "ptlb":
-        # Event time goes as the streams do. Past the wall clock's guess nobody knows: a stream may be idle.
-        return track_s - spent_s if migration.state == State.DUPLICATING and spent_s < track_s else None
+    if migration.table.waits_for_expiry:
+        # Event time advances with the streams. After `track_s` nobody knows: a stream may be idle.
+        return track_s - spent_s if _waits_for_event_time(migration) and spent_s < track_s else None
     reached = fraction(migration) - CHOOSING_SHARE
     return spent_s * (1 - CHOOSING_SHARE - reached) / reached if reached > 0 else None
 
 
+def _waits_for_event_time(migration: Migration) -> bool:
+    return migration.table.waits_for_expiry and migration.state == migration.table.opening
+
+
 def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
-    wanted = migration.chosen or migration.request.groups
     left_s = eta_s(migration, now_ms, track_s)
     verdict = migration.audit.verdict()
     return {
@@ -60,7 +62,7 @@ def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
         "strategy": migration.strategy,
         "from": migration.sender,
         "to": migration.receiver,
-        "groups": list(wanted),
+        "groups": list(migration.chosen or migration.request.groups),
         "amount": migration.request.share or None,
         "moved": list(migration.moved_groups),
         "state": migration.state.value,
@@ -75,6 +77,7 @@ def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
         "message": migration.story[-1].message if migration.story else None,
         "progress": round(fraction(migration), 3),
         "eta_s": None if left_s is None else round(left_s, 1),
+        "waits_for_event_time": _waits_for_event_time(migration),
         "can_be_cancelled": not migration.done
         and (migration.state not in migration.table.refusing or bool(migration.remaining)),
         "waves": [
@@ -89,12 +92,12 @@ def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
 def rebalance_view(record: Rebalance, migrations: Sequence[Json]) -> Json:
     """A rebalance with its migrations, as `migration_view` shows them."""
     body = record.to_json()
-    asked = body.pop("request")
+    request = body.pop("request")
     return {
         **body,
-        "proposal": asked.get("proposal"),
-        "strategy": asked.get("strategy"),
-        "moves": asked.get("moves"),
+        "proposal": request.get("proposal"),
+        "strategy": request.get("strategy"),
+        "moves": request.get("moves"),
         "open": record.open,
         "progress": _progress(record, [float(each["progress"]) for each in migrations]),
         "eta_s": _eta(record, [each["eta_s"] for each in migrations]),

@@ -1,38 +1,45 @@
-"""From a wish to moves: asks a policy, keeps its proposal, and refuses to carry out one that has become stale."""
+"""From a request to moves: asks a policy, keeps its proposal, and refuses to carry out one that has become stale."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Literal, cast
 
 from api.access import Caller
 from api.backend import Backend, not_found
 from api.problems import Problem, unavailable
 from api.schemas import Manner, ProposalBody
-from balancing.policies import Drain, Fill, Level, Pairwise, Policy
-from balancing.proposal import Proposal, make_proposal, parse_proposal
+from balancing import takeup
+from balancing.policies import policy_named
+from balancing.proposal import Proposal, make_proposal
+from balancing.requests import (
+    MoveRequest,
+    RebalanceRequest,
+    Refused,
+    check_expected_epoch,
+    check_running,
+    check_worker,
+)
 from balancing.settings import Settings
-from manager import takeup
-from manager.requests import MoveRequest, RebalanceRequest, Refused, View
-from manager.store import Json
+from balancing.situation import Situation
+from manager.store import now_ms
 from trimtab.errors import InvalidInput
 
 
 async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str, by: Caller) -> Proposal:
     """Made from the load as it is now, and kept for an hour."""
-    seen = await use.seen(query)
-    _check(seen, body)
-    load = await use.load_now(seen)
+    situation = await use.situation(query)
+    _check(situation, body)
+    load = await use.load_now(situation)
     if load is None:
-        raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
+        raise unavailable("The load is not known yet: the manager has seen no batch of the query recently")
     settings = _settings(await use.store.auto(query), body)
     try:
         # Up to a second for 10,000 groups on 500 workers: not on the loop that keeps the manager's lease.
         proposal = await asyncio.to_thread(
             make_proposal,
             load,
-            _policy(body),
+            policy_named(body.policy, body.worker),
             settings,
             id=name,
             strategy=body.strategy,
@@ -40,32 +47,29 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
             reason=body.reason,
         )
     except InvalidInput as error:
-        # The request was right as such; it is the state of the query that is against it.
+        # The request is well-formed; the state of the query does not allow it.
         raise Refused(error.field, error.value, error.problem, error.remedy, 409) from None
-    kept = proposal.to_json() | {"by": str(by), "order": body.order, "max_pause_ms": body.max_pause}
-    await use.store.save_proposal(query, name, kept)
+    proposal = replace(proposal, by=str(by), order=body.order, max_pause_ms=body.max_pause)
+    await use.store.save_proposal(proposal)
     return proposal
 
 
 async def named_proposal(use: Backend, query: str, name: str) -> Proposal:
-    return parse_proposal(await kept_proposal(use, query, name, field="proposal"))
-
-
-async def kept_proposal(use: Backend, query: str, name: str, field: str) -> Json:
-    await use.seen(query)
-    body = await use.store.proposal(query, name)
-    if body is None:
+    """404 where it has expired, or was never made."""
+    await use.check_known(query)
+    proposal = await use.store.proposal(query, name)
+    if proposal is None:
         raise not_found(
-            field,
+            "proposal",
             name,
             "proposal",
             f"Proposals are kept for an hour: make one with POST /v1/queries/{query}/proposals.",
         )
-    return body
+    return proposal
 
 
 async def reasons_stale(use: Backend, proposal: Proposal) -> list[str]:
-    return takeup.reasons_stale(proposal, await use.seen(proposal.query))
+    return takeup.reasons_stale(proposal, await use.situation(proposal.query))
 
 
 async def carry_out(
@@ -82,63 +86,38 @@ async def carry_out(
             remedy="Make a new proposal and look at it again.",
         )
     if not proposal.moves:
-        found = " ".join(finding.text for finding in proposal.findings)
+        findings = " ".join(finding.text for finding in proposal.findings)
         raise Problem(
             409,
             "nothing-to-do",
-            f"The policy {proposal.policy} finds nothing to move. {found}".strip(),
+            f"The policy {proposal.policy} finds nothing to move. {findings}".strip(),
             field="policy",
             value=proposal.policy,
             remedy=f"See GET /v1/queries/{query}/explain for why, or name the groups to move.",
         )
-    strategy = body.strategy if "strategy" in body.model_fields_set else proposal.strategy
-    kept = await use.store.proposal(query, proposal.id) or {}
     return RebalanceRequest(
         id=f"r-{operation}",
         query=query,
         moves=tuple(
             MoveRequest(sender=move.sender, receiver=move.receiver, groups=move.groups) for move in proposal.moves
         ),
-        strategy=cast(Literal["auto", "ptlb", "mslb"], strategy),
-        max_pause_ms=body.max_pause if body.max_pause is not None else kept.get("max_pause_ms"),
-        order=body.order if "order" in body.model_fields_set else kept.get("order", "hot-first"),
+        strategy=body.strategy if "strategy" in body.model_fields_set else proposal.choice.strategy,
+        max_pause_ms=body.max_pause if body.max_pause is not None else proposal.max_pause_ms,
+        order=body.order if "order" in body.model_fields_set else proposal.order,
         reason=body.reason or proposal.reason,
         by=str(by),
         proposal=proposal.id,
         expected_epoch=body.expected_epoch,
+        at_ms=now_ms(),
     )
 
 
-def balancer(name: str) -> Policy:
-    return Pairwise() if name == "pairwise" else Level()
+def _settings(settings: Settings, body: ProposalBody) -> Settings:
+    return settings if body.max_pause is None else replace(settings, max_pause_ms=body.max_pause)
 
 
-def _policy(body: ProposalBody) -> Policy:
-    if body.policy == "drain" and body.worker is not None:
-        return Drain(body.worker)
-    if body.policy == "fill" and body.worker is not None:
-        return Fill(body.worker)
-    return balancer(body.policy)
-
-
-def _settings(kept: Settings, body: ProposalBody) -> Settings:
-    return kept if body.max_pause is None else replace(kept, max_pause_ms=body.max_pause)
-
-
-def _check(seen: View, body: ProposalBody) -> None:
-    if seen.stopped:
-        raise Refused("query", seen.query, "is not running: no batch for 30 s", "Start the query, then ask again.", 409)
-    if body.expected_epoch is not None and body.expected_epoch != seen.epoch.number:
-        raise Refused(
-            "expected_epoch",
-            body.expected_epoch,
-            f"is not the query's epoch, which is {seen.epoch.number}",
-            "Look at the mapping again, then repeat the request with the new epoch.",
-            409,
-        )
-    if body.worker is not None and not 0 <= body.worker < seen.workers:
-        raise Refused(
-            "worker", body.worker, "is no worker of this query", f"Use a number from 0 to {seen.workers - 1}."
-        )
-    if body.worker is not None and body.worker not in seen.up:
-        raise Refused("worker", body.worker, "is down: it does not report", "Wait until it reports again.", 409)
+def _check(situation: Situation, body: ProposalBody) -> None:
+    check_running(situation)
+    check_expected_epoch(body.expected_epoch, situation)
+    if body.worker is not None:
+        check_worker("worker", body.worker, situation)

@@ -1,25 +1,30 @@
 """What may be sent: every field with its meaning, its bounds and an example.
 
-Numbers are strict (no "3" for 3, no true for 1) and unknown fields are refused: a mistyped `max_pause` must not
-become a rebalance without one.
+Numbers are strict ("3" is not 3, true is not 1) and unknown fields are refused: a mistyped `max_pause` must not become
+a rebalance without a limit.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from balancing.policies import policy_named
+from balancing.words import (
+    GROUPS_MAX,
+    PAUSE_MAX_MS,
+    AskedStrategy,
+    Balancer,
+    Order,
+    PolicyName,
+    ShareMeasure,
+)
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 
-Strategy = Literal["auto", "ptlb", "mslb"]
-Order = Literal["hot-first", "hot-last"]
-Measure = Literal["cpu", "bytes"]
-GROUPS_MAX = 10_000
-PAUSE_MAX_MS = 3_600_000
 NUMBER_MAX = 2**63
-"""No field needs more; beyond it arithmetic on integers and floats differs, or fails."""
+"""No field needs more. Beyond it, arithmetic with integers and with floats differs or fails."""
 
 
 def parse_amount(value: object) -> object:
@@ -40,7 +45,7 @@ def parse_amount(value: object) -> object:
 
 
 def parse_pause(value: object) -> object:
-    """Milliseconds: from "500ms" as the CLI takes it, or a number of milliseconds, as a text too."""
+    """Milliseconds: from "500ms" as in the CLI, or a number of milliseconds (a text such as "500" is fine)."""
     if value is None:
         return None
     number = value
@@ -51,13 +56,13 @@ def parse_pause(value: object) -> object:
             number = None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= PAUSE_MAX_MS:
         remedy = 'Give more than 0 and at most an hour, such as "500ms", "2 seconds" or 500 (milliseconds).'
-        raise InvalidInput("max_pause", value, "is no duration up to an hour", remedy)
+        raise InvalidInput("max_pause", value, "is not a duration of up to an hour", remedy)
     return float(number)
 
 
 Share = Annotated[float | None, BeforeValidator(parse_amount, json_schema_input_type=str | float | None)]
 Pause = Annotated[float | None, BeforeValidator(parse_pause, json_schema_input_type=str | float | None)]
-Reason = Annotated[str, Field(max_length=500, description="Why; recorded with the request and in the audit log.")]
+Reason = Annotated[str, Field(max_length=500, description="Why; stored with the request and in the audit log.")]
 Worker = Annotated[int, Field(ge=0, le=1_000_000, description="A worker's number.")]
 Groups = Annotated[list[Annotated[int, Field(ge=0, le=10_000_000)]], Field(min_length=1, max_length=GROUPS_MAX)]
 
@@ -75,28 +80,29 @@ class Body(BaseModel):
         return body
 
 
-class Asked(Body):
-    """What every mutation may say."""
+class Mutation(Body):
+    """Fields of every mutation."""
 
     reason: Reason = ""
     expected_epoch: int | None = Field(
-        None, ge=1, description="Refused with 409 where the query stands at another epoch by now."
+        None, ge=1, description="Refused with 409 if the query has another epoch by now."
     )
 
 
-class Manner(Asked):
+class Manner(Mutation):
     """How groups are to be moved."""
 
-    strategy: Strategy = Field("auto", description="`auto` chooses by the papers' cost models and says why.")
+    strategy: AskedStrategy = Field("auto", description="`auto` chooses by the papers' cost models and says why.")
     max_pause: Pause = Field(
-        None, description="Longest addition to a batch; the move is spread over more batches.", examples=["500ms"]
+        None, description="How much longer a batch may take; the move is spread over more batches.", examples=["500ms"]
     )
     order: Order = Field("hot-first", description="Which groups of a paced move go first.")
 
 
 class ProposalBody(Manner):
-    policy: Literal["level", "pairwise", "drain", "fill"] = Field(
-        "level", description="`level`: lowest largest load; `pairwise`: the papers'; `drain`, `fill`: one worker."
+    policy: PolicyName = Field(
+        "level",
+        description="`level`: lower the largest load; `pairwise`: as in the papers; `drain`, `fill`: one worker.",
     )
     worker: Worker | None = Field(None, description="For drain and fill.")
 
@@ -104,28 +110,21 @@ class ProposalBody(Manner):
 
     @model_validator(mode="after")
     def _check_worker(self) -> Self:
-        if self.policy in ("drain", "fill") and self.worker is None:
-            raise InvalidInput("worker", None, f"is missing for the policy {self.policy}", "Name the worker.")
-        if self.policy in ("level", "pairwise") and self.worker is not None:
-            raise InvalidInput(
-                "worker",
-                self.worker,
-                f"means nothing to the policy {self.policy}",
-                "Leave it out, or drain or fill it.",
-            )
+        policy_named(self.policy, self.worker)
         return self
 
 
 class RebalanceBody(Manner):
-    """`{}`: propose and do. With `proposal`: do that. With `from`, `to` and `groups` or `amount`: do just this."""
+    """`{}`: carry out what the policy proposes. With `proposal`: carry out that one. With `from`, `to` and `groups` or
+    `amount`: carry out this move."""
 
     proposal: str | None = Field(None, max_length=64, description="Id of the proposal to carry out.")
     sender: Worker | None = Field(None, alias="from")
     receiver: Worker | None = Field(None, alias="to")
-    groups: Groups | None = Field(None, description="Numbers of partition groups of the sender's.")
+    groups: Groups | None = Field(None, description="Numbers of partition groups that the sender owns.")
     amount: Share = Field(None, description="Share of the sender's load to move.", examples=["25%"])
-    measure: Measure = Field("cpu", description="What `amount` is a share of.")
-    policy: Literal["level", "pairwise"] = Field("level", description="Where nothing else is named.")
+    measure: ShareMeasure = Field("cpu", description="What `amount` is a share of.")
+    policy: Balancer = Field("level", description="For a request that names neither a proposal nor a move.")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -141,18 +140,23 @@ class RebalanceBody(Manner):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         named = {"from": self.sender, "to": self.receiver, "groups": self.groups, "amount": self.amount}
-        given = [name for name, value in named.items() if value is not None]
-        if self.proposal is not None and given:
+        names = [name for name, value in named.items() if value is not None]
+        if self.proposal is not None and names:
             raise InvalidInput(
-                given[0], named[given[0]], "goes ill with a proposal", "Name a proposal, or a move, not both."
+                names[0],
+                named[names[0]],
+                "cannot be combined with a proposal",
+                "Name a proposal or a move, not both.",
             )
-        if not given:
+        if not names:
             return self
         for name in ("from", "to"):
-            if name not in given:
+            if name not in names:
                 raise InvalidInput(name, None, "is missing", "Name sender (from) and receiver (to).")
         if self.groups is not None and self.amount is not None:
-            raise InvalidInput("amount", self.amount, "goes ill with groups", "Give either groups or an amount.")
+            raise InvalidInput(
+                "amount", self.amount, "cannot be combined with groups", "Give either groups or an amount."
+            )
         if self.groups is None and self.amount is None:
             raise InvalidInput("groups", None, "is missing", "Give the groups to move, or an amount.")
         return self
@@ -172,38 +176,44 @@ class CancelBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong worker"}]})
 
 
-class AutoBody(Asked):
-    """Settings of the balancer; what is left out stays as it is. Names and ranges: balancing/settings.py."""
+class AutoBody(Mutation):
+    """Settings of the balancer; fields that are left out stay as they are. Ranges: balancing/settings.py."""
 
     enabled: bool | None = Field(None, description="Whether the balancer acts by itself.")
     measure: str | None = Field(None, description="cpu, bytes or rows")
     policy: str | None = Field(None, description="level or pairwise")
     strategy: str | None = Field(None, description="auto, ptlb or mslb")
-    start_ratio: float | None = Field(None, description="Acts where the largest load is this many times the mean ...")
-    stop_ratio: float | None = Field(None, description="... and goes on until it is below this.")
-    cool_down_s: float | None = Field(None, description="Rest after a rebalance.")
-    min_gain: float | None = Field(None, description="Share of the largest load that a rebalance must win.")
+    start_ratio: float | None = Field(
+        None, description="The balancer acts if the largest load is this many times the mean ..."
+    )
+    stop_ratio: float | None = Field(None, description="... and continues until it is below this many times the mean.")
+    cool_down_s: float | None = Field(None, description="Pause after a rebalance.")
+    min_gain: float | None = Field(None, description="Share by which a rebalance must lower the largest load.")
     min_batches: int | None = Field(None, description="Batches to measure after the mapping has changed.")
-    min_busy: float | None = Field(None, description="Leave a query alone that uses less of a core than this.")
-    max_moved_bytes: int | None = Field(None, description="Budget of one rebalance; null for none.")
-    max_pause: Pause = Field(None, description="Longest addition to a batch; null for none.", examples=["500ms"])
+    min_busy: float | None = Field(
+        None, description="Do nothing while the busiest executor uses less of one core than this."
+    )
+    max_moved_bytes: int | None = Field(None, description="Limit of one rebalance; null for none.")
+    max_pause: Pause = Field(
+        None, description="How much longer a batch may take; null for the default.", examples=["500ms"]
+    )
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True, "reason": "night shift"}]})
 
     def changes(self) -> dict[str, Any]:
         """In the balancer's own names."""
-        given = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
-        return {_AUTO_NAMES.get(name, name): value for name, value in given.items()}
+        changes = self.model_dump(exclude_unset=True, exclude={"reason", "expected_epoch"})
+        return {_AUTO_NAMES.get(name, name): value for name, value in changes.items()}
 
 
 _AUTO_NAMES = {"enabled": "auto", "max_pause": "max_pause_ms"}
 
 
-class RulesBody(Asked):
-    """What no policy may do; what is left out stays as it is."""
+class RulesBody(Mutation):
+    """What no policy may move; fields that are left out stay as they are."""
 
     pinned: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Groups that stay where they are.")
-    excluded: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Workers that take no part.")
+    excluded: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Workers that balancing leaves out.")
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": [7], "excluded": []}]})
 

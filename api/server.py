@@ -32,7 +32,7 @@ from trimtab.errors import InvalidInput
 from trimtab.store import redacted
 
 GRACE_S: Final = 5
-"""How long open requests may still take after a signal."""
+"""How long open requests may take after a signal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ServeSettings:
 
 
 class Server(uvicorn.Server):
-    """Ends on a signal without raising it again, and tells event streams first: they would never end by themselves."""
+    """Ends on a signal without raising it again. It ends event streams first: they would never end by themselves."""
 
     def __init__(
         self, app: ASGIApp, streams: EventStreams, settings: ServeSettings, listens: Callable[[], None]
@@ -108,23 +108,23 @@ async def prepared(
 
     API and manager have connections of their own: clients that follow events must not keep the manager from its lease.
     """
-    managed, asked = ManagerStore(settings.redis), ManagerStore(settings.redis)
-    service = ManagerService(managed, manager)
-    streams = EventStreams(asked, clock)
+    manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis)
+    service = ManagerService(manager_store, manager)
+    streams = EventStreams(api_store, clock)
     not_ready = service.not_ready if with_manager else always_ready
-    app = create_app(Backend(asked, streams, not_ready=not_ready), settings.gate, clock)
+    app = create_app(Backend(api_store, streams, not_ready=not_ready), settings.gate, clock)
     try:
         if with_manager:
             await service.start()
-        yield Server(app, streams, settings, listens), asked
+        yield Server(app, streams, settings, listens), api_store
     finally:
         await service.stop()
-        await managed.close()
-        await asked.close()
+        await manager_store.close()
+        await api_store.close()
 
 
 async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) -> None:
-    """Until a signal ends it: requests first, then the manager."""
+    """Serve until a signal comes; then end requests first, and the manager after them."""
     with listen(settings.host, settings.port) as listening:
         async with prepared(settings) as (server, store):
             for line in await _greeting(settings, store, listening.getsockname()[1]):
@@ -139,13 +139,13 @@ def run_server(settings: ServeSettings) -> int:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Taken before anything starts, so that a port in use is told in one line."""
+    """Opened before anything starts, so that a port in use is reported in one line."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
-        # With the protocol named: asyncio sets TCP_NODELAY only where it sees it is TCP, and without that every answer
-        # waits 40 ms for the client's delayed acknowledgement.
+        # asyncio sets TCP_NODELAY only if the protocol is named here; without it every answer waits 40 ms for the
+        # client's delayed acknowledgement.
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,7 +155,7 @@ def listen(host: str, port: int) -> socket.socket:
             return listening
     except OSError as error:
         raise InvalidInput(
-            "--port", f"{host}:{port}", f"cannot be listened on ({error.strerror})", "Name another --port or --host."
+            "--port", f"{host}:{port}", f"cannot be listened on ({error.strerror})", "Choose another --port or --host."
         ) from None
 
 
@@ -166,12 +166,12 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     try:
         keys = await KeyStore(store.client).all()
     except (redis.RedisError, OSError):
-        lines.append(f"{shown} does not answer yet: waiting for it. Is it the Redis that the query was given?")
+        lines.append(f"{shown} does not answer yet; waiting for it. Is it the Redis that the query uses?")
         keys = []
     if not keys:
-        lines.append("There is no API key yet. Make one in another terminal:")
+        lines.append("There is no API key yet. Create one in another terminal:")
     else:
-        lines.append(f"{len(keys)} API keys are known. Another one:")
+        lines.append(f"There are {len(keys)} API keys. To create another one:")
     option = "" if settings.redis == DEFAULT_REDIS else f" --redis {shown}"
     lines.append(f"  export TRIMTAB_KEY=$(trimtab keys create --scope operate --name me{option})")
     if scheme == "http" and settings.host not in ("127.0.0.1", "localhost", "::1"):
@@ -181,7 +181,7 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
 
 @contextlib.contextmanager
 def _logging_to_stderr(access: bool) -> Iterator[None]:
-    """While it serves: whoever called it in his own process finds logging as it was."""
+    """While it serves. Afterwards logging is as before, for programs that call it in their own process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     levels = {

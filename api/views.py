@@ -1,7 +1,6 @@
-"""What is told of a query: pure functions from what Redis holds to what is sent.
+"""What the API answers about a query: pure functions from the situation and the load to JSON.
 
-Loads come from the leader's snapshot where there is one (smoothed, fixed costs apart), else they are null: a figure
-that nobody measured is not invented.
+Loads come from the leader's snapshot where there is one (smoothed, without fixed costs); else they are null.
 """
 
 from __future__ import annotations
@@ -11,47 +10,46 @@ from typing import Any
 
 from balancing.load import Snapshot
 from balancing.settings import Settings
-from manager.requests import View
+from balancing.situation import Situation
 from manager.store import Heartbeat, Json, Leader
 from trimtab.reports import WorkerReport
 
 
 def query_view(
-    seen: View,
+    situation: Situation,
     definition: Json | None,
     heartbeat: Heartbeat | None,
     leader: Leader | None,
     auto: Settings,
-    migrations: Mapping[str, Json],
     alarms: list[Json],
 ) -> Json:
-    shape = definition or {}
+    definition = definition or {}
     return {
-        "name": seen.query,
-        "running": not seen.stopped,
-        "epoch": seen.epoch.number,
-        "workers": seen.workers,
-        "workers_up": len(seen.up),
-        "partitions": seen.partitions,
-        "window_us": shape.get("window"),
-        "lateness_us": shape.get("lateness"),
-        "streams": sorted(stream["name"] for stream in shape.get("streams", ())),
+        "name": situation.query,
+        "running": not situation.stopped,
+        "epoch": situation.epoch.number,
+        "workers": situation.workers,
+        "workers_up": len(situation.up),
+        "partitions": situation.partitions,
+        "window_us": definition.get("window"),
+        "lateness_us": definition.get("lateness"),
+        "streams": sorted(stream["name"] for stream in definition.get("streams", ())),
         "committed_batch": None if heartbeat is None else heartbeat.committed,
         "heartbeat_ms": None if heartbeat is None else heartbeat.at_ms,
         "manager": None if leader is None else {"leader": leader.holder, "fence": leader.fence},
         "auto": auto.auto,
-        "open_migrations": sorted(name for name, body in migrations.items() if not body.get("outcome")),
+        "open_migrations": sorted(each.id for each in situation.migrations),
         "alarms": alarms,
     }
 
 
-def workers_view(seen: View, reports: Mapping[int, WorkerReport], load: Snapshot | None) -> Json:
+def workers_view(situation: Situation, reports: Mapping[int, WorkerReport], load: Snapshot | None) -> Json:
     total_cpu = sum(load.group_cpu) if load is not None else 0.0
-    owned: dict[int, list[int]] = {worker: [] for worker in range(seen.workers)}
-    for group, owner in enumerate(seen.epoch.owners):
+    owned: dict[int, list[int]] = {worker: [] for worker in range(situation.workers)}
+    for group, owner in enumerate(situation.epoch.owners):
         owned.setdefault(owner, []).append(group)
     workers = []
-    for worker in range(seen.workers):
+    for worker in range(situation.workers):
         report = reports.get(worker)
         measured = load.workers[worker] if load is not None and worker < len(load.workers) else None
         share = None
@@ -61,10 +59,10 @@ def workers_view(seen: View, reports: Mapping[int, WorkerReport], load: Snapshot
             {
                 "worker": worker,
                 "executor": None if report is None else report.executor,
-                "up": worker in seen.up,
-                "excluded": worker in seen.rules.excluded,
+                "up": worker in situation.up,
+                "excluded": worker in situation.rules.excluded,
                 "groups": owned[worker],
-                "moving": sorted(group for group in owned[worker] if group in seen.moving),
+                "moving": sorted(group for group in owned[worker] if group in situation.moving),
                 "share": _rounded(share, 4),
                 "cpu_ms_per_s": None if measured is None else _rounded(measured.cpu_ns_per_s / 1e6, 3),
                 "rows_per_s": None if measured is None else _rounded(measured.rows_per_s, 1),
@@ -75,25 +73,25 @@ def workers_view(seen: View, reports: Mapping[int, WorkerReport], load: Snapshot
                 "resident": None if report is None else report.resident,
             }
         )
-    return {"query": seen.query, "epoch": seen.epoch.number, "workers": workers}
+    return {"query": situation.query, "epoch": situation.epoch.number, "workers": workers}
 
 
-def partitions_view(seen: View, load: Snapshot | None) -> Json:
+def partitions_view(situation: Situation, load: Snapshot | None) -> Json:
     return {
-        "query": seen.query,
-        "epoch": seen.epoch.number,
-        "partitions": [partition_view(seen, load, group) for group in range(seen.partitions)],
+        "query": situation.query,
+        "epoch": situation.epoch.number,
+        "partitions": [partition_view(situation, load, group) for group in range(situation.partitions)],
     }
 
 
-def partition_view(seen: View, load: Snapshot | None, group: int) -> Json:
+def partition_view(situation: Situation, load: Snapshot | None, group: int) -> Json:
     known = load is not None and group < len(load.group_cpu)
     total_cpu = sum(load.group_cpu) if load is not None else 0.0
     body: dict[str, Any] = {
         "partition": group,
-        "owner": seen.epoch.owners[group],
-        "migration": seen.moving.get(group),
-        "pinned": group in seen.rules.pinned,
+        "owner": situation.epoch.owners[group],
+        "migration": situation.moving.get(group),
+        "pinned": group in situation.rules.pinned,
         "share": None,
         "cpu_ms_per_s": None,
         "rows_per_s": None,

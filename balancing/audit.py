@@ -1,33 +1,85 @@
 """The audit of a migration: are the rows and results around its moves all there, and each once?
 
-Workers and split tasks count rows and results of the groups in open moves, each in its own place, in every batch. The
-sums must agree:
+Split tasks and workers count rows, each in its own place, in every batch of an open move and for some batches after
+it (`trimtab.evidence`). What they counted must agree (`balancing.comparing`):
 
-    routed      a row that a split task saw (seen_rows) arrived at one worker, or at both under PTLB
-    shipped     what the sender packed (rows, digest) is what the receiver took in
-    held        rows that waited for a package went on when it came, or went back
-    suppressed  PTLB: what the sender's root left out is what the receiver produced, group by group
+    1 routed     rows that split tasks saw of a group arrived at each worker that is to have them, and at no other
+    2 on time    rows after the watermark of the previous batch, and no others, were joined or put aside, as they came
+    3 stored     rows in the buffers when a batch begins are those that the batch before left, but for 4 and a recall
+    4 package    rows that the receiver finds in its buffers when it takes the package in are those that the sender
+                 has frozen, and so are those that were packed
+    5 waiting    rows that wait when a batch begins are those that the batch before left waiting
+    6 results    the results of sampled keys are those of a naive join; results made were handed to Spark; under PTLB
+                 those that the sender left out are those that the receiver made, group by group
+    7 closed     who has lost the groups has no row of them, and with their owner 3, 5 and 6 go on to hold
 
-From which follows: lost 0, doubled 0. A batch whose reports are incomplete, or that nobody saw, is counted as
-unchecked, never guessed. A wrong sum is an alarm: the migration's record keeps it.
+What each side does, batch by batch. "Rows" are those of the batch, on time; `before` and `after` are `stored_before`
+and `stored_after`. Rows expire from `after` only, and never from frozen groups.
+
+    MSLB              sender                                     receiver
+    opens             joins rows; packs and freezes `after`      gets none, has none
+    there             puts rows aside; before = after = frozen   holds rows, before = 0; or takes the package in:
+                                                                 before = frozen, joins rows and all that waited;
+                                                                 from then on joins rows, before = last after
+    recalled          the same                                   goes on to hold, or to join, whatever it did last
+    back, held        joins rows and all that waited;            before = 0, what waited is dropped
+                      before = frozen
+    back, joined      joins rows; before = frozen + all that     before = 0
+                      waited (counted: their results are made)
+    back, later       joins rows; before = last after            before = 0
+    closed, there     before = 0, what waited is dropped         joins rows; before = last after
+    closed, back      joins rows; before = last after            before = 0
+
+    PTLB              sender                                     receiver
+    open              joins rows; before = last after            joins rows; before = 0 in the first batch, then
+                                                                 the last after
+    closed, there     before = 0                                 joins rows; before = last after
+    closed, back      joins rows; before = last after            before = 0
+
+A batch in which the receiver takes the package in cannot be known by its state, which is that of the batch's
+beginning: the buffers show it. They show nothing where package and rows are all empty; then the next batch's state says
+it, and there was nothing to lose. A package may be taken in before the manager hears that it was packed, or from an
+attempt that lost; its rows are the frozen ones in any case. Rows of it that have expired meanwhile are in `before` of
+that batch. A batch may run no task: what is to be done in it is done in the next one. So the state of a sender, not
+the number of the batch, says whether it has its groups back already.
+
+A batch that nobody saw, or of which a report that counts is missing, is unchecked, never guessed; the trails of stored
+and waiting rows begin anew after it. What the audit does not find: payload columns that change (a package has a
+checksum of every byte, Spark's state store one of its own); a row that comes back silently under another key; wrong
+results of keys that were not sampled, unless their number shows under PTLB. After the close split does not count the
+groups any more, so there a row that is wrongly dropped as late, or that is joined in place of a late one, is not found.
+Groups that move again at once are left to the audit of that move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from balancing.committed import CommittedBatch
-from balancing.names import parse_name
-from trimtab.moves import DUPLICATE, Move, MoveReport
-from trimtab.reports import WorkerReport
+from balancing.comparing import (
+    Discrepancy,
+    MoveComparison,
+    Phase,
+    WatchedMove,
+    discrepancy,
+    parse_watched,
+    phase_of,
+    where,
+)
+from trimtab.evidence import Seen
+from trimtab.moves import Move, parse_move_id
+from trimtab.reports import MoveReport, WorkerReport
 
 PROBLEMS_KEPT: Final = 20
+BATCHES_AFTER_CLOSE: Final = 2
+"""Workers report on a move in the batch that closes it, and in so many more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """What the audit says so far."""
 
     lost: int
@@ -35,212 +87,230 @@ class Verdict:
     checked_rows: int
     checked_batches: int
     unchecked_batches: int
+    opened: bool = False
+    """Whether a move was ever open: without one there is nothing to check."""
     problems: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
-        """Nothing is wrong, and it was looked: where no batch could be checked, nobody knows."""
-        unknown = self.unchecked_batches and not self.checked_batches
+        """No discrepancy was found, and every batch was checked."""
+        unknown = self.unchecked_batches or (self.opened and not self.checked_batches)
         return not (self.lost or self.doubled or self.problems or unknown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Package:
-    """What one move shipped, as its two workers tell."""
-
-    move: str
-    packed_rows: int = -1
-    packed_digest: str = ""
-    taken_rows: int = -1
-    taken_digest: str = ""
-    held_rows: int = 0
-    """Rows that waited for it at the end of the newest batch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Audit:
+class MigrationAudit:
     """The sums of one migration, batch by batch. Adding a batch a second time changes nothing."""
 
     newest_batch: int = -1
-    """That was looked at; a migration begins with the newest one before it."""
-    open: bool = False
-    """Whether a move was open in it."""
+    """The newest one that was dealt with; a migration begins with the newest one before it."""
+    newest_epoch: int = -1
+    """That it was bound to; -1: not known."""
+    opened: bool = False
     checked_rows: int = 0
     checked_batches: int = 0
     unchecked_batches: int = 0
     lost: int = 0
+    """Rows and results that should be there and are not."""
     doubled: int = 0
-    packages: tuple[Package, ...] = ()
+    """Rows and results that are there and should not be."""
+    watched: tuple[WatchedMove, ...] = ()
+    """Moves that are open, or were closed a few batches ago."""
     problems: tuple[str, ...] = ()
+    """The first ones, in words."""
 
-    def add(self, migration: str, committed: CommittedBatch, workers: int | None = None) -> Audit:
-        """With one more committed batch; the same where it was added before.
+    @property
+    def finished(self) -> bool:
+        """Whether no batch to come concerns a move that was ever open. True before the first one opens."""
+        return not self.watched
 
-        Batches between it and the one before that are missing are unchecked, if a move was open at either end.
+    def add(self, migration: str, committed: CommittedBatch, workers: int | None = None) -> MigrationAudit:
+        """With one more batch: the one before `committed`, whose reports `committed` confirms.
 
-        `workers`: how many the query has. Split's counts may be told to any of them, so all reports are needed; where
-        the number is not given, those of owners and receivers.
+        Batches that are missing between it and the newest one dealt with are unchecked, if a move was open at either
+        end. `workers`: how many the query has. A split task's counts are in the report of any of them, so all are
+        needed; where the number is not given, those of owners and of the moves' workers.
         """
+        audit, subject = self, committed.previous
+        if subject is not None and subject.batch > self.newest_batch:
+            audit = _AuditedBatch(self, migration, subject, workers).result()
+        return audit._noting(migration, committed)
+
+    def _noting(self, migration: str, committed: CommittedBatch) -> MigrationAudit:
+        """With the moves that are open in a batch which is not confirmed yet: they are to be followed from here on."""
         if committed.batch <= self.newest_batch:
             return self
-        names = {move: parse_name(move) for move in committed.open_moves}
-        moves = [committed.open_moves[move] for move, name in names.items() if name and name.migration == migration]
-        missed = committed.batch - self.newest_batch - 1 if self.newest_batch >= 0 and (moves or self.open) else 0
-        before = replace(self, open=bool(moves), unchecked_batches=self.unchecked_batches + missed)
-        if not moves:
-            return replace(before, newest_batch=committed.batch)
-        tally = _Tally(before, committed, workers)
-        tally.rows(moves)
-        for move in moves:
-            tally.package(move)
-            tally.held(move)
-            if move.kind == DUPLICATE:
-                tally.suppressed(move)
-        return tally.result()
+        known = {each.move.id for each in self.watched}
+        new = [
+            WatchedMove(move=move, first_batch=committed.batch)
+            for name, move in _moves_of(migration, committed).items()
+            if name not in known
+        ]
+        return replace(self, opened=True, watched=(*self.watched, *new)) if new else self
 
-    def verdict(self) -> Verdict:
-        return Verdict(
+    def verdict(self) -> AuditVerdict:
+        return AuditVerdict(
             lost=self.lost,
             doubled=self.doubled,
             checked_rows=self.checked_rows,
             checked_batches=self.checked_batches,
             unchecked_batches=self.unchecked_batches,
+            opened=self.opened,
             problems=self.problems,
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "packages": [asdict(package) for package in self.packages]}
-
-
-def parse_audit(body: Mapping[str, Any]) -> Audit:
-    return Audit(
-        **{
-            **body,
-            "packages": tuple(Package(**package) for package in body["packages"]),
-            "problems": tuple(body["problems"]),
+        return {
+            **self.__dict__,
+            "watched": [each.to_json() for each in self.watched],
+            "problems": list(self.problems),
         }
-    )
 
 
-class _Tally:
-    """One batch's sums on top of those before."""
+def parse_audit(body: Mapping[str, Any]) -> MigrationAudit:
+    watched = tuple(parse_watched(each) for each in body["watched"])
+    return MigrationAudit(**{**body, "watched": watched, "problems": tuple(body["problems"])})
 
-    def __init__(self, before: Audit, committed: CommittedBatch, workers: int | None) -> None:
+
+class _AuditedBatch:
+    """One confirmed batch on top of those before."""
+
+    def __init__(self, before: MigrationAudit, migration: str, batch: CommittedBatch, workers: int | None) -> None:
         self.before = before
-        self.committed = committed
-        needed = {move.receiver for move in committed.open_moves.values()} | set(committed.bound.owners)
-        self.needed = needed if workers is None else set(range(workers))
-        self.lost = self.doubled = self.checked_rows = 0
-        self.complete = True
-        self.problems: list[str] = []
-        self.packages = {package.move: package for package in before.packages}
+        self.batch = batch
+        self.open = _moves_of(migration, batch)
+        self.missed = batch.batch - self._newest_before() - 1
+        self.epoch_before = before.newest_epoch if not self.missed and before.newest_epoch >= 0 else None
+        self.later = tuple(each for each in before.watched if each.first_batch > batch.batch)
+        """Moves that open in a later batch."""
+        self.watched = self._watched()
+        self.workers = self._needed(workers)
 
-    def result(self) -> Audit:
-        before = self.before
-        return replace(
+    def _newest_before(self) -> int:
+        """The newest batch that was dealt with; where there is none, the last one before a move is known to be open."""
+        if self.before.newest_batch >= 0:
+            return self.before.newest_batch
+        first = min((each.first_batch for each in self.before.watched), default=self.batch.batch)
+        return min(first, self.batch.batch) - 1
+
+    def _watched(self) -> list[WatchedMove]:
+        """Moves that are open in this batch, and those that were closed not long ago."""
+        known = {each.move.id: each for each in self.before.watched if each.first_batch <= self.batch.batch}
+        watched = [
+            replace(known[name], move=move) if name in known else WatchedMove(move=move, first_batch=self.batch.batch)
+            for name, move in self.open.items()
+        ]
+        if self.missed:
+            # When the others were closed nobody knows: the batches that are missing count for them.
+            return [each.without_trails() for each in watched]
+        closed = [each for name, each in known.items() if name not in self.open]
+        # Groups that move again have another audit, and workers report on that move alone.
+        return watched + [each for each in closed if self.batch.bound.moving.keys().isdisjoint(each.move.groups)]
+
+    def _needed(self, workers: int | None) -> frozenset[int]:
+        if workers is not None:
+            return frozenset(range(workers)) | frozenset(self.batch.reports)
+        sides = {worker for each in self.watched for worker in (each.move.sender, each.move.receiver)}
+        return frozenset(self.batch.bound.owners) | sides | frozenset(self.batch.reports)
+
+    def result(self) -> MigrationAudit:
+        before, batch = self.before, self.batch
+        dealt_with = replace(
             before,
-            newest_batch=self.committed.batch,
-            checked_rows=before.checked_rows + self.checked_rows,
-            checked_batches=before.checked_batches + self.complete,
-            unchecked_batches=before.unchecked_batches + (not self.complete),
-            lost=before.lost + self.lost,
-            doubled=before.doubled + self.doubled,
-            packages=tuple(self.packages.values()),
-            problems=(*before.problems, *self.problems)[:PROBLEMS_KEPT],
+            newest_batch=batch.batch,
+            newest_epoch=batch.bound.number,
+            opened=before.opened or bool(self.open),
+            unchecked_batches=before.unchecked_batches + self._missed_batches(),
+            watched=self.later,
+        )
+        if not self.watched:
+            return dealt_with
+        comparisons = self._comparisons()
+        if comparisons is None:
+            return replace(
+                dealt_with,
+                unchecked_batches=dealt_with.unchecked_batches + 1,
+                watched=(*self._kept(each.without_trails() for each in self.watched), *self.later),
+            )
+        return self._checked(dealt_with, comparisons)
+
+    def _missed_batches(self) -> int:
+        """Of the batches that are missing, those that may have had something to check."""
+        known = [each for each in self.before.watched if each.first_batch <= self.batch.batch]
+        if self.open or any(not each.closed_batches for each in known):
+            return self.missed
+        left = [BATCHES_AFTER_CLOSE + 1 - each.closed_batches for each in known]
+        return min(self.missed, max(left, default=0))
+
+    def _checked(self, dealt_with: MigrationAudit, comparisons: list[MoveComparison]) -> MigrationAudit:
+        watched = tuple(self._kept([comparison.run() for comparison in comparisons]))
+        found = [*self._emitted(), *(each for comparison in comparisons for each in comparison.found)]
+        return replace(
+            dealt_with,
+            checked_rows=dealt_with.checked_rows + sum(self.seen.get(group, Seen()).rows for group in self._groups()),
+            checked_batches=dealt_with.checked_batches + 1,
+            lost=dealt_with.lost + sum(each.lost for each in found),
+            doubled=dealt_with.doubled + sum(each.doubled for each in found),
+            watched=(*watched, *self.later),
+            problems=(*dealt_with.problems, *(each.text for each in found))[:PROBLEMS_KEPT],
         )
 
-    def wrong(self, text: str) -> None:
-        self.problems.append(f"batch {self.committed.batch}, epoch {self.committed.bound.number}: {text}")
-
-    def rows(self, moves: list[Move]) -> None:
-        """Rows that split tasks saw arrived once, or once at each of PTLB's two workers."""
-        reports = self._all_reports()
-        if reports is None:
-            return
-        for group in sorted({group for move in moves for group in move.groups}):
-            seen = sum(report.seen_rows.get(str(group), 0) for report in reports)
-            duplicated = any(move.kind == DUPLICATE and group in move.groups for move in moves)
-            arrived = self._arrived(reports, group)
-            self.checked_rows += seen
-            expected = 2 * seen if duplicated else seen
-            total = sum(arrived.values())
-            if total == expected and (not duplicated or all(rows == seen for rows in arrived.values())):
-                continue
-            self.lost += max(expected - total, 0)
-            self.doubled += max(total - expected, 0)
-            self.wrong(f"group {group}: split saw {seen} rows, workers got {arrived}")
-
-    def _all_reports(self) -> list[WorkerReport] | None:
-        """Every worker's report, for split's counts may be told to any of them; None where one is missing."""
-        workers = self.needed | set(self.committed.reports)
-        reports = [report for worker in sorted(workers) if (report := self.committed.report(worker)) is not None]
-        if len(reports) < len(workers):
-            self.complete = False
+    def _comparisons(self) -> list[MoveComparison] | None:
+        """One for each move; None where a report that is needed is missing."""
+        if any(self.batch.report(worker) is None for worker in self.workers):
             return None
-        return reports
-
-    def _arrived(self, reports: list[WorkerReport], group: int) -> dict[int, int]:
-        """Rows of a group by worker. A worker tells the same rows under each of the group's moves: taken once."""
-        arrived: dict[int, int] = {}
-        for report in reports:
-            told = [move.arrived[str(group)] for move in report.moves if str(group) in move.arrived]
-            if told:
-                arrived[report.worker] = max(told)
-        for move in self.committed.open_moves.values():
-            if group in move.groups and move.kind == DUPLICATE:
-                arrived.setdefault(move.sender, 0)
-                arrived.setdefault(move.receiver, 0)
-        return arrived
-
-    def package(self, move: Move) -> None:
-        """What was packed is what was taken in."""
-        packed, taken = self._told(move, move.sender, "exported"), self._told(move, move.receiver, "received")
-        known = self.packages.get(move.id, Package(move=move.id))
-        if packed:
-            known = replace(known, packed_rows=packed.rows, packed_digest=packed.digest)
-        if taken:
-            known = replace(known, taken_rows=taken.rows, taken_digest=taken.digest)
-        if known == self.packages.get(move.id) or (packed is None and taken is None):
-            return
-        self.packages[move.id] = known
-        if known.packed_rows < 0 or known.taken_rows < 0:
-            return
-        self.lost += max(known.packed_rows - known.taken_rows, 0)
-        self.doubled += max(known.taken_rows - known.packed_rows, 0)
-        if (known.packed_rows, known.packed_digest) != (known.taken_rows, known.taken_digest):
-            self.wrong(
-                f"move {move.id}: packed {known.packed_rows} rows ({known.packed_digest[:12]}), "
-                f"took in {known.taken_rows} ({known.taken_digest[:12]})"
+        comparisons = []
+        for watched in self.watched:
+            sender, receiver = (
+                self.batch.about(watched.move, worker) for worker in (watched.move.sender, watched.move.receiver)
             )
+            if sender is None or receiver is None:
+                return None
+            phase = self._phase(watched.move, sender)
+            if phase is None:
+                return None
+            comparisons.append(MoveComparison(watched, self.batch, phase, sender, receiver, self.seen))
+        return comparisons
 
-    def held(self, move: Move) -> None:
-        """Rows that wait become more by those that arrive (late ones are dropped), never fewer, until they go on."""
-        told = self._told(move, move.receiver, "holding")
-        if told is None:
-            return
-        known = self.packages.get(move.id, Package(move=move.id))
-        if self.before.newest_batch == self.committed.batch - 1:
-            most = known.held_rows + sum(told.arrived.values())
-            self.lost += max(known.held_rows - told.held_rows, 0)
-            self.doubled += max(told.held_rows - most, 0)
-            if not known.held_rows <= told.held_rows <= most:
-                self.wrong(f"move {move.id}: {told.held_rows} rows wait, after {known.held_rows} and {most} at most")
-        self.packages[move.id] = replace(known, held_rows=told.held_rows)
+    def _phase(self, move: Move, sender: MoveReport) -> Phase | None:
+        if move.id not in self.open:
+            return Phase.CLOSED
+        return phase_of(move, self.batch.bound.number, self.epoch_before, sender.state)
 
-    def _told(self, move: Move, worker: int, state: str) -> MoveReport | None:
-        told = self.committed.about(move, worker)
-        return told if told is not None and told.state == state else None
+    def _kept(self, watched: Iterable[WatchedMove]) -> Iterable[WatchedMove]:
+        """Those that are to be watched in the next batch."""
+        for each in watched:
+            closed = 0 if each.move.id in self.open else each.closed_batches + 1
+            if closed <= BATCHES_AFTER_CLOSE:
+                yield replace(each, closed_batches=closed)
 
-    def suppressed(self, move: Move) -> None:
-        """PTLB/MSLB section 3.1: the all-new combinations left out at the sender are the receiver's results."""
-        sender, receiver = self.committed.about(move, move.sender), self.committed.about(move, move.receiver)
-        if sender is None or receiver is None:
-            self.complete = False
-            return
-        for group in map(str, move.groups):
-            left_out, made = sender.suppressed.get(group, 0), receiver.results.get(group, 0)
-            if left_out == made:
-                continue
-            self.lost += max(left_out - made, 0)
-            self.doubled += max(made - left_out, 0)
-            self.wrong(f"group {group}: sender left out {left_out} results, receiver made {made}")
+    def _emitted(self) -> Iterable[Discrepancy]:
+        """Rule 6, for each worker with a part in a move: what it made is what it handed to Spark."""
+        sides = {worker for each in self.watched for worker in (each.move.sender, each.move.receiver)}
+        for report in (self._report(worker) for worker in sorted(sides)):
+            if report.emitted != report.results:
+                place = f"{where(self.batch)}, worker {report.worker}"
+                yield discrepancy(place, "results handed to Spark", report.results, report.emitted)
+
+    @cached_property
+    def seen(self) -> dict[int, Seen]:
+        """By group: what split tasks saw of it."""
+        sums: dict[int, Seen] = {}
+        for worker in self.workers:
+            for group, seen in self._report(worker).seen.items():
+                sums[group] = sums.get(group, Seen()) + seen
+        return sums
+
+    def _groups(self) -> set[int]:
+        return {group for move in self.open.values() for group in move.groups}
+
+    def _report(self, worker: int) -> WorkerReport:
+        report = self.batch.report(worker)
+        assert report is not None, "looked at before it is known that all reports are there"
+        return report
+
+
+def _moves_of(migration: str, batch: CommittedBatch) -> dict[str, Move]:
+    """The migration's moves that are open in a batch."""
+    names = {name: parse_move_id(name) for name in batch.open_moves}
+    return {name: batch.open_moves[name] for name, parts in names.items() if parts and parts[0] == migration}

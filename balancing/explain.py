@@ -38,7 +38,7 @@ def why_here(snapshot: Snapshot, settings: Settings, group: int, arrival: Arriva
     """Why a group is where it is, and whether anything would move it."""
     if not 0 <= group < len(snapshot.owners):
         last = len(snapshot.owners) - 1
-        raise InvalidInput("group", group, "is no group of this query", f"Use a number from 0 to {last}.")
+        raise InvalidInput("group", group, "is not a group of this query", f"Use a number from 0 to {last}.")
     owner = snapshot.owners[group]
     load = float(snapshot.group_load(settings.measure)[group])
     executor = snapshot.executor_of(owner)

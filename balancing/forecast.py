@@ -9,8 +9,8 @@ from typing import Any
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove, executors_taking_part
-from balancing.settings import Measure
 from balancing.strategy import Cost
+from balancing.words import Measure
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ class Loaded(Happening):
     unreadable: tuple[tuple[str, str, str], ...] = ()
     """Kind, name and problem of records that this version cannot read."""
     trigger: TriggerState = field(default_factory=TriggerState)
+    window_us: int = 0
+    """Of the query; 0 where it is not known."""
+    lateness_us: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,7 @@ class MovesAsked(Happening):
 
     request: RebalanceRequest
     text: str
-    """As the list of requests has it; "" for one that came another way."""
+    """As the list of requests has it."""
     situation: Situation
     snapshot: Snapshot | None
     proposal: Proposal | None = None

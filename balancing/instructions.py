@@ -37,8 +37,8 @@ class Write:
     then: Steering = field(repr=False)
     migrations: tuple[Migration, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
-    request: str = ""
-    """Text of the request that this write answers: it leaves the list of requests with it."""
+    request: str | None = None
+    """Text of the request that this write answers: it leaves the list of requests with it. None: there is none."""
     events: tuple[Notice, ...] = ()
     alarms: tuple[Notice, ...] = ()
     decision: Decision | None = None

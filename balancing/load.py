@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from balancing.pacing import budget
-from balancing.settings import Measure
-from balancing.smoothing import FixedCost, Floats, Rates, Ratio
+from balancing.smoothing import DecayedRates, FixedCost, Floats, Ratio
+from balancing.words import Measure
 from trimtab.epochs import Epoch
-from trimtab.moves import moves_of
 from trimtab.reports import WorkerReport
 
 EXPORT_PHASE: Final = "pack"
@@ -181,8 +180,8 @@ class LoadModel:
     def __init__(self, *, partitions: int, workers: int, half_life_s: float = HALF_LIFE_S) -> None:
         self._partitions = partitions
         self._half_life_s = half_life_s
-        self._group = Rates(("cpu", "rows"), partitions)
-        self._worker = Rates(("cpu", "rows", "results"), workers)
+        self._group = DecayedRates(("cpu", "rows"), partitions)
+        self._worker = DecayedRates(("cpu", "rows", "results"), workers)
         self._newest: list[WorkerReport | None] = [None] * workers
         self._group_bytes = np.zeros(partitions, np.float64)
         self._group_state_rows = np.zeros(partitions, np.float64)
@@ -213,7 +212,7 @@ class LoadModel:
             return False
         if epoch.owners != self._owners:
             self._owners, self._batches = epoch.owners, 0
-        self._note(reports, epoch)
+        self._note(reports)
         rows = sum(sum(report.rows.values()) for report in reports.values())
         if rows == 0 or span_s <= 0:
             return False
@@ -230,10 +229,7 @@ class LoadModel:
 
     def snapshot(self, epoch: Epoch, context: Context) -> Snapshot:
         """The loads under `epoch`, which may be newer than the last batch's."""
-        moving = dict(context.moving)
-        for move in moves_of(epoch):
-            # In the order of the epoch: a move that undoes another comes after it.
-            moving.update(dict.fromkeys(move.groups, move.receiver))
+        moving = {**context.moving, **{group: move.destination for group, move in epoch.moving.items()}}
         measured = {"export": self._export, "import": self._import, "watermark": self._event_time}
         names = {name for name, ratio in measured.items() if ratio.known}
         return Snapshot(
@@ -265,15 +261,14 @@ class LoadModel:
             measured=frozenset(names | ({"work"} if self._cost.ns_per_work else set())),
         )
 
-    def _note(self, reports: Mapping[int, WorkerReport], epoch: Epoch) -> None:
+    def _note(self, reports: Mapping[int, WorkerReport]) -> None:
         """Levels: what the newest report says is what is so."""
         self._heard_batches += 1
         self._batch = max(self._batch, *(report.batch for report in reports.values()))
         processes: dict[str, set[int]] = {}
         state_bytes, state_rows = np.zeros(self._partitions), np.zeros(self._partitions)
-        groups_of = {move.id: list(move.groups) for move in moves_of(epoch)}
         for worker, report in sorted(reports.items()):
-            self._note_packages(report, self._newest[worker], groups_of)
+            self._note_packages(report)
             self._newest[worker] = report
             self._heard[worker] = self._heard_batches
             processes.setdefault(report.executor, set()).add(report.process)
@@ -291,19 +286,11 @@ class LoadModel:
         executors = {report.executor for report in self._newest if report is not None}
         return {executor: statistics.median_low(self._slots[executor]) for executor in sorted(executors)}
 
-    def _note_packages(
-        self, report: WorkerReport, before: WorkerReport | None, groups_of: Mapping[str, list[int]]
-    ) -> None:
-        """What packing and unpacking cost for a byte of resident state, which is how groups are weighed beforehand.
-
-        Reports repeat a move's state in every batch; only the one in which it was reached shows the time for it.
-        """
-        if before is None or before.batch != report.batch - 1:
-            return
-        reached = {(move.move, move.state) for move in before.moves}
-        for ratio, phase, state in ((self._export, EXPORT_PHASE, "exported"), (self._import, IMPORT_PHASE, "received")):
-            done = [each.move for each in report.moves if each.state == state and (each.move, state) not in reached]
-            size = sum(float(self._group_bytes[groups_of[move]].sum()) for move in done if move in groups_of)
+    def _note_packages(self, report: WorkerReport) -> None:
+        """What packing and unpacking cost for a byte. A report says both of the batch that did it, and of no other."""
+        packed = sum(move.packed_bytes for move in report.moves)
+        taken = sum(move.taken_bytes for move in report.moves)
+        for ratio, phase, size in ((self._export, EXPORT_PHASE, packed), (self._import, IMPORT_PHASE, taken)):
             spent_ns = report.phase_ns.get(phase, 0)
             if size > 0 and spent_ns > 0:
                 ratio.add(spent_ns, size, 0.5)
@@ -330,10 +317,10 @@ class LoadModel:
                 moves_along = max(0.0, joining_ns(report) - self._cost.fixed_ns)
                 _raise(cpu, report.groups, [share * moves_along / total for share in report.group_cpu_ns])
             _raise(rows, report.groups, report.group_rows)
-        # A group counts only if all who may have had its rows were heard: a lost report is no idle worker.
+        # A group counts only if all who may have had its rows were heard: a report that is lost is not an idle worker.
         heard = list(reports)
         covered = np.isin(np.array(epoch.owners), heard)
-        for move in moves_of(epoch):
+        for move in epoch.moves:
             if move.receiver not in reports:
                 covered[list(move.groups)] = False
         self._group.add({"cpu": cpu, "rows": rows}, covered, span_s, decay)

@@ -12,10 +12,11 @@ from balancing.policies.drain import Drain
 from balancing.policies.policy import Finding, Policy, SuggestedMove, parse_suggested_move
 from balancing.settings import Settings
 from balancing.strategy import Choice, choose, parse_choice
+from balancing.words import Order
 from trimtab.epochs import Epoch
 from trimtab.errors import CorruptState
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,11 @@ class Proposal:
     choice: Choice
     forecast: Forecast
     findings: tuple[Finding, ...]
+    by: str = ""
+    """Who asked for it."""
+    order: Order = "hot-first"
+    max_pause_ms: float | None = None
+    """Both as they were asked for: how the moves are carried out, unless whoever carries them out says otherwise."""
 
     @property
     def strategy(self) -> str:
@@ -60,6 +66,9 @@ class Proposal:
             "choice": self.choice.to_json(),
             "forecast": self.forecast.to_json(),
             "findings": [finding.to_json() for finding in self.findings],
+            "by": self.by,
+            "order": self.order,
+            "max_pause_ms": self.max_pause_ms,
         }
 
 
@@ -82,6 +91,9 @@ def parse_proposal(body: dict[str, Any]) -> Proposal:
             choice=parse_choice(body["choice"]),
             forecast=parse_forecast(body["forecast"]),
             findings=tuple(Finding(**each) for each in body["findings"]),
+            by=body["by"],
+            order=body["order"],
+            max_pause_ms=body["max_pause_ms"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptState(f"proposal cannot be read: {error}") from error

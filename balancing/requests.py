@@ -11,15 +11,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from balancing.situation import Situation
+from balancing.words import (
+    MOVES_MAX,
+    ORDERS,
+    PAUSE_MAX_MS,
+    SHARE_MEASURES,
+    STRATEGIES,
+    AskedStrategy,
+    Order,
+    ShareMeasure,
+)
 from trimtab.errors import InvalidInput
 
 Json = dict[str, Any]
-
-STRATEGIES: Final = ("auto", "ptlb", "mslb")
-ORDERS: Final = ("hot-first", "hot-last")
-MEASURES: Final = ("cpu", "bytes")
-MOVES_MAX: Final = 1_000
-PAUSE_MAX_MS: Final = 3_600_000
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -56,8 +60,8 @@ class MoveRequest:
     groups: tuple[int, ...] = ()
     share: float | None = None
     """Of the sender's load, above 0 and at most 1; where no groups are given."""
-    measure: Literal["cpu", "bytes"] = "cpu"
-    strategy: Literal["auto", "ptlb", "mslb"] | None = None
+    measure: ShareMeasure = "cpu"
+    strategy: AskedStrategy | None = None
     """Where it differs from the request's."""
 
     def to_json(self) -> Json:
@@ -69,9 +73,9 @@ class RebalanceRequest:
     id: str
     query: str
     moves: tuple[MoveRequest, ...]
-    strategy: Literal["auto", "ptlb", "mslb"] = "auto"
+    strategy: AskedStrategy = "auto"
     max_pause_ms: float | None = None
-    order: Literal["hot-first", "hot-last"] = "hot-first"
+    order: Order = "hot-first"
     reason: str = ""
     by: str = ""
     proposal: str | None = None
@@ -157,37 +161,48 @@ def parse_request(body: Any) -> Request:
 def check(request: RebalanceRequest, situation: Situation) -> None:
     """Raise Refused where the request cannot be granted, naming field, value and remedy."""
     _check_form(request)
-    if situation.stopped:
-        raise Refused(
-            "query", situation.query, "is not running: no batch for 30 s", "Start the query, then ask again.", 409
-        )
-    if request.expected_epoch is not None and request.expected_epoch != situation.epoch.number:
-        raise Refused(
-            "expected_epoch",
-            request.expected_epoch,
-            f"is not the query's epoch, which is {situation.epoch.number}",
-            "Look at the mapping again, then repeat the request with the new epoch.",
-            409,
-        )
+    check_running(situation)
+    check_expected_epoch(request.expected_epoch, situation)
     taken: dict[int, int] = {}
     for index, move in enumerate(request.moves):
         at = f"moves[{index}]."
         for name, worker in (("sender", move.sender), ("receiver", move.receiver)):
-            if not 0 <= worker < situation.workers:
-                raise Refused(
-                    at + name,
-                    worker,
-                    "is not a worker of this query",
-                    f"Use a number from 0 to {situation.workers - 1}.",
-                )
-            if worker not in situation.up:
-                raise Refused(at + name, worker, "is down: it does not report", "Wait until it reports again.", 409)
+            check_worker(at + name, worker, situation)
         if move.sender == move.receiver:
             raise Refused(at + "receiver", move.receiver, "is the sender itself", "Name another worker.")
         for group in move.groups:
             _check_group(at + "groups", group, move, situation, taken, index)
         if not move.groups and not situation.movable(move.sender):
             raise Refused(at + "sender", move.sender, "owns no group that could be moved", "Name another worker.", 409)
+
+
+def check_running(situation: Situation) -> None:
+    if situation.stopped:
+        raise Refused(
+            "query", situation.query, "is not running: no batch for 30 s", "Start the query, then ask again.", 409
+        )
+
+
+def check_expected_epoch(expected: int | None, situation: Situation) -> None:
+    """Refuse a request that was made for another mapping than the newest one."""
+    if expected is not None and expected != situation.epoch.number:
+        raise Refused(
+            "expected_epoch",
+            expected,
+            f"is not the query's epoch, which is {situation.epoch.number}",
+            "Look at the mapping again, then repeat the request with the new epoch.",
+            409,
+        )
+
+
+def check_worker(field: str, worker: int, situation: Situation) -> None:
+    """Refuse a worker that the query does not have, or that does not report."""
+    if not 0 <= worker < situation.workers:
+        raise Refused(
+            field, worker, "is not a worker of this query", f"Use a number from 0 to {situation.workers - 1}."
+        )
+    if worker not in situation.up:
+        raise Refused(field, worker, "is down: it does not report", "Wait until it reports again.", 409)
 
 
 def _check_group(
@@ -223,7 +238,7 @@ def _check_form(request: RebalanceRequest) -> None:
         raise Refused("moves", len(request.moves), "are too many", f"Ask for at most {MOVES_MAX} at a time.")
     for index, move in enumerate(request.moves):
         at = f"moves[{index}]."
-        _known(at + "measure", move.measure, MEASURES)
+        _known(at + "measure", move.measure, SHARE_MEASURES)
         if move.strategy is not None:
             _known(at + "strategy", move.strategy, STRATEGIES)
         if bool(move.groups) == (move.share is not None):

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final
 
+from balancing.words import BALANCERS, MEASURES, PAUSE_MAX_MS, STRATEGIES, Measure
 from trimtab.errors import InvalidInput
-
-Measure = Literal["cpu", "bytes", "rows"]
-"""CPU nanoseconds per second, bytes of state, or rows per second."""
-MEASURES: Final[tuple[str, ...]] = get_args(Measure)
-Strategy = Literal["ptlb", "mslb"]
-STRATEGIES: Final[tuple[str, ...]] = ("auto", *get_args(Strategy))
-BALANCERS: Final[tuple[str, ...]] = ("level", "pairwise")
-"""Policies that may act on their own; drain and fill need a worker and a person who names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +45,7 @@ def parse_settings(body: Mapping[str, Any], base: Settings | None = None) -> Set
     merged = (base or Settings()).to_json()
     for name, value in body.items():
         if name not in merged:
-            raise InvalidInput(name, value, "is no setting", f"Use one of {', '.join(sorted(merged))}.")
+            raise InvalidInput(name, value, "is not a setting", f"Use one of {', '.join(sorted(merged))}.")
         merged[name] = value
     for field in fields(Settings):
         _check_type(field.name, merged[field.name])
@@ -73,11 +66,6 @@ def parse_settings(body: Mapping[str, Any], base: Settings | None = None) -> Set
     return Settings(**merged)
 
 
-def check_measure(value: str) -> Measure:
-    _check_one_of("measure", value, MEASURES)
-    return cast(Measure, value)
-
-
 _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("start_ratio", 1.0, 1000.0),
     ("stop_ratio", 1.0, 1000.0),
@@ -86,7 +74,7 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("min_batches", 1, 10_000),
     ("min_busy", 0.0, 1000.0),
     ("max_moved_bytes", 1, 2**63),
-    ("max_pause_ms", 1.0, 3_600_000.0),
+    ("max_pause_ms", 1.0, PAUSE_MAX_MS),
 )
 _MAY_BE_NONE: Final = ("max_moved_bytes", "max_pause_ms")
 _WHOLE: Final = ("min_batches", "max_moved_bytes")
@@ -110,4 +98,4 @@ def _check_type(name: str, value: object) -> None:
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InvalidInput(name, value, f"is no {name}", f"Use one of {', '.join(allowed)}.")
+        raise InvalidInput(name, value, f"is not a {name}", f"Use one of {', '.join(allowed)}.")

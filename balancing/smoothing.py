@@ -12,7 +12,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-class Rates:
+class DecayedRates:
     """Decayed sums of amounts and of seconds, for each of a row of things."""
 
     def __init__(self, names: tuple[str, ...], size: int) -> None:

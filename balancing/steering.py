@@ -18,11 +18,11 @@ in tests/ drive this object, too: what is proven is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from balancing.audit import Audit
+from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
 from balancing.compose import NotComposable, compose
 from balancing.happenings import (
@@ -70,6 +70,8 @@ from trimtab.moves import parse_move_id
 
 ENDED_KEPT: Final = 2_000
 """Of migrations and rebalances that ended lately: an epoch that still shows their moves is old news."""
+PATIENCE_MS: Final = 30_000
+"""A migration that waits for longer than this is announced as stalled."""
 BALANCER: Final = "balancer"
 """Who asks, where nobody did."""
 
@@ -97,7 +99,7 @@ class Steering:
     """What the balancer remembers from one look to the next."""
     was_busy: bool = False
     """Something was under way when the balancer last looked."""
-    stalls: Stalls = field(default_factory=Stalls)
+    stalls: Stalls = field(default_factory=lambda: Stalls(patience_ms=PATIENCE_MS))
 
     def handle(self, happening: Happening) -> list[Instruction]:
         handler = _HANDLERS.get(type(happening))
@@ -161,7 +163,8 @@ class _Turn:
 
     def led(self, event: Led) -> None:
         """Whoever did not lead knows nothing: the journal says it all."""
-        self.now = Steering(query=self.now.query, fence=event.fence)
+        stalls = Stalls(patience_ms=self.now.stalls.patience_ms)
+        self.now = Steering(query=self.now.query, fence=event.fence, stalls=stalls)
         self._tell("leader", f"{event.holder} leads with token {event.fence}")
 
     def stopped(self, _: QueryStopped) -> None:
@@ -188,6 +191,7 @@ class _Turn:
             ended_rebalances=(),
             trigger=event.trigger,
             was_busy=False,
+            stalls=replace(self.now.stalls, window_us=event.window_us, lateness_us=event.lateness_us),
         )
         for kind, name, problem in event.unreadable:
             self._alarm("journal", f"{kind} {name} cannot be read and is left alone: {problem}")
@@ -215,7 +219,7 @@ class _Turn:
         rebalances = tuple(
             each for each in (*self.now.ended_rebalances, *self.now.rebalances) if event.rebalances.get(each.id) != each
         )
-        names = ", ".join(each.id for each in (*migrations, *rebalances)) or "none"
+        names = ", ".join([each.id for each in migrations] + [each.id for each in rebalances]) or "none"
         if migrations or rebalances:
             self._write(migrations=migrations, rebalances=rebalances)
         self._alarm("journal-lost", f"Redis went back; records written again: {names}")
@@ -230,8 +234,8 @@ class _Turn:
             self._tell_migration(name, batch)
         stalls, notices = self.now.stalls.look(batch, self.now.migrations, self.now_ms)
         self.now = replace(self.now, stalls=stalls)
-        for notice in notices:
-            self._tell(notice.kind, notice.text, migration=notice.migration)
+        if notices:
+            self._write(events=tuple(notices))
 
     def batches_missed(self, event: BatchesMissed) -> None:
         self._audit(event.batches, event.workers)
@@ -253,12 +257,14 @@ class _Turn:
             self._alarm("journal-lost", f"migrations made again from epoch {bound.number}")
             self._enact(adopted)
 
-    def _audit(self, batches: Iterable[CommittedBatch], workers: int) -> None:
+    def _audit(self, batches: Sequence[CommittedBatch], workers: int) -> None:
         changed: list[Migration] = []
         alarms: list[Notice] = []
-        for migration in (*self.now.ended, *self.now.migrations):
+        # One that has ended is looked at for some batches more.
+        ended = (each for each in self.now.ended if not each.audit.finished)
+        for migration in (*ended, *self.now.migrations):
             audit = migration.audit
-            for batch in batches if not audit.finished else ():
+            for batch in batches:
                 audit = audit.add(migration.id, batch, workers)
             if audit != migration.audit:
                 changed.append(replace(migration, audit=audit))
@@ -274,7 +280,7 @@ class _Turn:
 
     # -- doing what the protocols say
 
-    def _handle(self, event: Event, request: str = "") -> None:
+    def _handle(self, event: Event, request: str | None = None) -> None:
         """Tell a migration; `request` is answered by the same durable write."""
         migration = self.now.migration(event.migration)
         assert migration is not None
@@ -284,19 +290,19 @@ class _Turn:
             self._alarm("protocol", str(error))
             self._enact([], request)
 
-    def _enact(self, steps: Sequence[Step], request: str = "") -> None:
+    def _enact(self, steps: Sequence[Step], request: str | None = None) -> None:
         """Each journaled step with what is to be told about it: one durable write, then it holds."""
         for step, tells, is_last in _grouped(steps):
-            answered = request if is_last else ""
+            answered = request if is_last else None
             if step is None:
                 events = tuple(Notice(kind=t.kind, text=t.text, data={"migration": t.migration}) for t in tells)
                 self._write(events=events, request=answered)
             else:
                 self._journal(step, tells, answered)
-        if request and not steps:
+        if request is not None and not steps:
             self._write(request=request)
 
-    def _journal(self, step: JournalStep, tells: Sequence[Tell], request: str) -> None:
+    def _journal(self, step: JournalStep, tells: Sequence[Tell], request: str | None) -> None:
         migration = step.migration
         line = migration.story[-1]
         data = {
@@ -349,11 +355,11 @@ class _Turn:
         self._start(event.request, situation, event.snapshot, event.text)
 
     def _start(
-        self, request: RebalanceRequest, situation: Situation, snapshot: Snapshot | None, text: str, **more: Any
+        self, request: RebalanceRequest, situation: Situation, snapshot: Snapshot | None, text: str | None, **more: Any
     ) -> None:
         """Journal a rebalance that was granted. Its migrations begin in this turn, their audits with the next batch."""
         accepted = accept(request, situation, snapshot, self.now_ms)
-        audit = Audit(newest_batch=situation.committed)
+        audit = MigrationAudit(newest_batch=situation.committed)
         migrations = tuple(replace(each, audit=audit) for each in accepted.migrations)
         rebalance = accepted.rebalance
         self.now = self.now.holding(*migrations).with_rebalance(rebalance)
@@ -385,7 +391,7 @@ class _Turn:
         ]
         for name in wanted:
             cancel = CancelRequested(migration=name, now_ms=self.now_ms, cause=request.reason, by=request.by)
-            self._handle(cancel, event.text if name == wanted[-1] else "")
+            self._handle(cancel, event.text if name == wanted[-1] else None)
         if not wanted:
             name = request.migration or request.rebalance or ""
             notice = Notice(kind="refused", text=f"{name}: is not under way", data={"cancel": name})
@@ -455,7 +461,7 @@ class _Turn:
             notice = Notice(kind="refused", text=f"{request.id}: {refused}", data={"proposal": proposal.id})
             self._write(decision=decision, proposal=proposal, events=(notice,))
             return
-        self._start(request, situation, event.snapshot, "", decision=decision, proposal=proposal)
+        self._start(request, situation, event.snapshot, None, decision=decision, proposal=proposal)
 
     # -- the end of a turn
 

@@ -5,7 +5,7 @@
                     |SA||SB| comparisons in eq 1, by nested loops; our join hashes, so it costs an insertion and a
                     probe per leaf row and an insertion per combined tuple. It is due only where plans differ.
     T_PT (eq 4)     W for one join, 2W above. Our purge rule judges a combined tuple by its smallest timestamp: it is W
-                    whatever the height (architecture, section 5), counted from the newest old row, which is a
+                    whatever the height, counted from the newest old row, which is a
                     lateness ahead of the watermark: W + lateness of event time.
     cost of PT      the old box goes on as before (eq 5); the new one starts empty, so over the first W it does half the
     (eqs 5-7)       probing (eq 6: the integral of a state that grows from nothing) and all of it afterwards.
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.settings import STRATEGIES, Strategy
+from balancing.words import STRATEGIES, Strategy
 from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
@@ -219,7 +219,7 @@ def choose(
 
 def _asked(strategy: str) -> Strategy:
     if strategy not in STRATEGIES:
-        raise InvalidInput("strategy", strategy, "is no strategy", f"Use one of {', '.join(STRATEGIES)}.")
+        raise InvalidInput("strategy", strategy, "is not a strategy", f"Use one of {', '.join(STRATEGIES)}.")
     return "ptlb" if strategy == "ptlb" else "mslb"
 
 

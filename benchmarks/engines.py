@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.workload import SCHEMA, Workload
+from benchmarks.workload import SCHEMA, JoinWorkload
 from split_union.session import LOCAL_FILES
 from trimtab import JoinQuery, Stream
 from trimtab.store import Store
@@ -23,7 +23,7 @@ _PHASE_OF = {"attach": "decode", "publish": "state calls", "state": "state calls
 
 
 @dataclass
-class Measured:
+class EngineRun:
     """One run of one engine: per-batch times after the window had filled."""
 
     batch_ms: list[float] = field(default_factory=list)
@@ -34,14 +34,14 @@ class Measured:
     state_rows: int = 0
 
 
-def read(spark: SparkSession, workload: Workload, directory: Path) -> dict[str, DataFrame]:
+def read(spark: SparkSession, workload: JoinWorkload, directory: Path) -> dict[str, DataFrame]:
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     return {stream: reader.parquet(str(directory / stream)) for stream in workload.streams}
 
 
 def trimtab_result(
     spark: SparkSession,
-    workload: Workload,
+    workload: JoinWorkload,
     inputs: dict[str, DataFrame],
     checkpoint: Path,
     redis: str,
@@ -60,7 +60,7 @@ def trimtab_result(
 
 
 def native_result(
-    spark: SparkSession, workload: Workload, inputs: dict[str, DataFrame], workers: int, provider: str
+    spark: SparkSession, workload: JoinWorkload, inputs: dict[str, DataFrame], workers: int, provider: str
 ) -> DataFrame:
     """Spark's joins, chained. A symmetric three-way join is refused (MULTIPLE_EVENT_TIME_COLUMNS), so each join hands
     on one event time; the others become plain timestamps, compared by plain conditions."""
@@ -92,12 +92,12 @@ def native_result(
 
 
 def run(result: DataFrame, checkpoint: Path, output: Path, seconds: float | None = None) -> list[dict[str, Any]]:
-    """Run over all files to the end, or for some time; returns Spark's own account of each batch."""
+    """Run over all files to the end, or for some time. Returns Spark's progress of each batch."""
     query = (
         result.writeStream.format("parquet")
         .option("path", str(output))
         .option("checkpointLocation", str(checkpoint))
-        # A plain sink, the same for both: the join is what is measured, not Parquet's dictionaries.
+        # A plain sink, the same for both: this measures the join, not Parquet's dictionaries.
         .option("compression", "uncompressed")
         .option("parquet.enable.dictionary", "false")
         .trigger(availableNow=True)
@@ -114,17 +114,17 @@ def _as_dict(progress: Any) -> dict[str, Any]:
     return progress if isinstance(progress, dict) else dict(progress)
 
 
-def collect(progress: list[dict[str, Any]], warm: int) -> Measured:
-    measured = Measured()
+def collect(progress: list[dict[str, Any]], warm: int) -> EngineRun:
+    measured = EngineRun()
     late = [entry for entry in progress if entry["batchId"] >= warm and entry["numInputRows"] > 1]
     measured.batch_ms = [float(entry["durationMs"]["triggerExecution"]) for entry in late]
     return measured
 
 
-def add_reports(measured: Measured, store: Store, name: str, progress: list[dict[str, Any]], warm: int) -> None:
+def add_reports(measured: EngineRun, store: Store, name: str, progress: list[dict[str, Any]], warm: int) -> None:
     """Where a batch's time goes, from the workers' reports and Spark's progress: means over the measured batches."""
     sums: dict[str, float] = {}
-    batches = hits = reports_seen = 0
+    batches = hits = report_count = 0
     for entry in progress:
         reports = store.reports(name, entry["batchId"])
         if entry["batchId"] < warm or not reports:
@@ -134,30 +134,30 @@ def add_reports(measured: Measured, store: Store, name: str, progress: list[dict
         slowest = max(reports.values(), key=lambda report: sum(report.phase_ns.values()))
         parts: dict[str, float] = {}
         for phase, ns in slowest.phase_ns.items():
-            told = _PHASE_OF.get(phase, phase)
-            parts[told] = parts.get(told, 0) + ns / 1e6
+            shown = _PHASE_OF.get(phase, phase)
+            parts[shown] = parts.get(shown, 0) + ns / 1e6
         parts["driver"] = took["triggerExecution"] - took.get("addBatch", 0)
         # Spark adds the commits of all tasks up; they run side by side.
         parts["state commit"] = sum(op.get("commitTimeMs", 0) for op in entry["stateOperators"]) / len(reports)
         for phase, ms in parts.items():
             sums[phase] = sums.get(phase, 0) + ms
         for report in reports.values():
-            reports_seen += 1
+            report_count += 1
             hits += report.resident == "hit"
             tuples = report.state_rows + report.combined_rows
             measured.bytes_per_row = max(measured.bytes_per_row, report.index_bytes / max(tuples, 1))
         measured.results += sum(report.results for report in reports.values())
         measured.state_rows = sum(report.state_rows for report in reports.values())
     measured.phases_ms = {phase: ms / max(batches, 1) for phase, ms in sums.items()}
-    measured.hit_share = hits / max(reports_seen, 1)
+    measured.hit_share = hits / max(report_count, 1)
 
 
 def finished_stages(spark: SparkSession) -> int:
     return len(_stages(spark))
 
 
-def add_stages(measured: Measured, spark: SparkSession, before: int, batches: int, warm: int) -> None:
-    """Wall time of the split stage and what the worker stage spends outside the worker: transport, union and sink."""
+def add_stages(measured: EngineRun, spark: SparkSession, before: int, batches: int, warm: int) -> None:
+    """Wall time of the split stage, and of the worker stage outside the worker: transport, union and sink."""
     stages = _stages(spark)[before:]
     split, join = stages[0::2][warm:], stages[1::2][warm:]
     if len(stages) != 2 * batches or not split:
@@ -181,8 +181,8 @@ def _stages(spark: SparkSession) -> list[_Stage]:
     """All finished stages, oldest first."""
     context: Any = spark.sparkContext
     doubles = context._gateway.new_array(context._jvm.double, 0)
-    found = context._jsc.sc().statusStore().stageList(None, False, False, doubles, None)
-    stages = [found.apply(i) for i in range(found.size())]
+    listing = context._jsc.sc().statusStore().stageList(None, False, False, doubles, None)
+    stages = [listing.apply(i) for i in range(listing.size())]
     done = [stage for stage in stages if stage.completionTime().isDefined()]
     done.sort(key=lambda stage: stage.stageId())
     return [

@@ -2,7 +2,7 @@
 
 Both engines read the same files with the same trigger, write the same sink, run on the same executors with the same
 memory, watermark and number of shuffle partitions, in turn, several rounds; batches count once the window is full.
-Results are compared row for row. Ratios of medians in one run count; absolute times are this machine's, today.
+Results are compared row for row. Compare ratios of medians of one run; absolute times depend on the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import engines, picture
-from benchmarks.workload import Workload, write
+from benchmarks.workload import JoinWorkload, write
 from trimtab.embedded import ensure_java, set_pyspark_python, shared_redis
 from trimtab.store import Store
 
@@ -39,13 +39,13 @@ WORKERS = 2
 WARM = 3
 """Batches that are not counted: the first, which fills the window, and two more."""
 WARM_UP_ROWS = 6_000_000
-"""Of each stream, at most, to warm up with."""
+"""Rows of each stream, at most, for the warm-up."""
 WARM_UP_SHARE = 1 / 6
-"""Of the warm-up at the start, what each workload has again for itself."""
+"""The part of the first warm-up that each workload gets again."""
 
 
 @dataclass
-class Outcome:
+class JoinOutcome:
     """One workload, measured. Times are medians over rounds of medians over batches, in milliseconds."""
 
     name: str
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-bench-"))
     spark = session(options.memory)
-    outcomes: list[Outcome] = []
+    outcomes: list[JoinOutcome] = []
     try:
         workloads = _workloads(options)
         # The shortest batches go through the most code in a given time.
@@ -114,9 +114,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _workloads(options: argparse.Namespace) -> list[Workload]:
+def _workloads(options: argparse.Namespace) -> list[JoinWorkload]:
     return [
-        Workload("ABCDEFGH"[:ways], rows, WARM + options.batches, SKEW if keys == "skewed" else 0.0)
+        JoinWorkload("ABCDEFGH"[:ways], rows, WARM + options.batches, SKEW if keys == "skewed" else 0.0)
         for ways in map(int, options.ways.split(","))
         for keys in options.keys.split(",")
         for rows in map(int, options.rows.split(","))
@@ -148,7 +148,7 @@ def _megabytes(memory: str) -> int:
 
 
 def _warm_up(
-    spark: SparkSession, workload: Workload, chosen: list[str], seconds: float, directory: Path, console: Console
+    spark: SparkSession, workload: JoinWorkload, chosen: list[str], seconds: float, directory: Path, console: Console
 ) -> None:
     """Let each engine run the same workload for the same time: the JVMs compile for hundreds of short batches."""
     if seconds <= 0:
@@ -157,18 +157,18 @@ def _warm_up(
     for engine in chosen:
         console.print(f"{workload.name}: warming up for {seconds:.0f} s, {engine} ...")
         _run(spark, engine, workload, directory, WARM, seconds)
-        # The query was stopped: its last tasks may still be tidying up.
+        # The query was stopped; its last tasks may still be cleaning up.
         shutil.rmtree(directory / engine, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _compare(
-    spark: SparkSession, workload: Workload, options: argparse.Namespace, directory: Path, console: Console
-) -> Outcome:
+    spark: SparkSession, workload: JoinWorkload, options: argparse.Namespace, directory: Path, console: Console
+) -> JoinOutcome:
     write(workload, directory / "in")
     chosen = _engines(options)
     _warm_up(spark, workload, chosen, options.warm_up * WARM_UP_SHARE, directory / "warm", console)
-    rounds: list[dict[str, engines.Measured]] = []
+    rounds: list[dict[str, engines.EngineRun]] = []
     for number in range(options.rounds):
         measured = {}
         for engine in chosen if number % 2 == 0 else reversed(chosen):
@@ -182,7 +182,7 @@ def _compare(
     medians = [{engine: statistics.median(each.batch_ms) for engine, each in one.items()} for one in rounds]
     overall = {engine: statistics.median(one[engine] for one in medians) for engine in chosen}
     ours = [one["trimtab"] for one in rounds]
-    return Outcome(
+    return JoinOutcome(
         name=workload.name,
         trimtab_ms=overall["trimtab"],
         native_ms={engine: overall[engine] for engine in chosen[1:]},
@@ -198,9 +198,9 @@ def _compare(
 
 
 def _run(
-    spark: SparkSession, engine: str, workload: Workload, directory: Path, warm: int, seconds: float | None = None
-) -> engines.Measured:
-    """One engine over all files, or for some time, in a session of its own: each needs settings of its own."""
+    spark: SparkSession, engine: str, workload: JoinWorkload, directory: Path, warm: int, seconds: float | None = None
+) -> engines.EngineRun:
+    """Run one engine over all files, or for some time, in a new session: engines need different settings."""
     session = spark.newSession()
     inputs = engines.read(session, workload, directory / "in")
     checkpoint, output = directory / engine / "checkpoint", directory / engine / "out"
@@ -221,7 +221,7 @@ def _run(
 
 
 def _difference(left: Path, right: Path) -> tuple[int, int]:
-    """Rows of the right that the left lacks, and the other way round, as multisets."""
+    """How many rows of the right the left lacks, and the reverse, as multisets."""
     connection = duckdb.connect()
     counts = []
     for one, other in ((right, left), (left, right)):
@@ -239,7 +239,7 @@ def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Pa
     state_rows: dict[str, int] = {}
     for number in range(options.rounds):
         for name, batches in (("small", 3), ("large", 3 * WINDOW_FACTOR)):
-            workload = Workload("ABC", 20_000, WARM + 15, window_batches=batches)
+            workload = JoinWorkload("ABC", 20_000, WARM + 15, window_batches=batches)
             home = directory / f"{name}{number}"
             write(workload, home / "in")
             console.print(f"window of {batches} batches: round {number + 1} of {options.rounds} ...", end=" ")
@@ -253,13 +253,13 @@ def _window_cost(spark: SparkSession, options: argparse.Namespace, directory: Pa
 
 
 def _growth(spark: SparkSession, directory: Path, console: Console) -> dict[str, list[dict[str, float]]]:
-    """Trimtab's batch time with more rows, each finding as many results, and with more results of as many rows."""
-    base = Workload("ABC", 50_000, WARM + 6)
+    """Trimtab's batch time with more rows and as many results per row, and with as many rows and more results."""
+    base = JoinWorkload("ABC", 50_000, WARM + 6)
     grown = {
         "rows": [replace(base, rows=base.rows * factor) for factor in GROWTH],
         "results": [replace(base, results_per_row=float(factor)) for factor in GROWTH],
     }
-    found: dict[str, list[dict[str, float]]] = {}
+    entries: dict[str, list[dict[str, float]]] = {}
     for what, workloads in grown.items():
         for number, workload in enumerate(workloads):
             home = directory / f"{what}{number}"
@@ -271,33 +271,33 @@ def _growth(spark: SparkSession, directory: Path, console: Console) -> dict[str,
                 "ms": statistics.median(measured.batch_ms),
                 "results": measured.results / len(measured.batch_ms),
             }
-            found.setdefault(what, []).append(entry)
+            entries.setdefault(what, []).append(entry)
             console.print(f"{what} x{entry['factor']}: {entry['ms']:.0f} ms, {entry['results']:,.0f} results a batch")
-    return found
+    return entries
 
 
 def _show_growth(growth: dict[str, list[dict[str, float]]], console: Console) -> None:
     for what, entries in growth.items():
-        told = ", ".join(
+        text = ", ".join(
             f"{entry['factor']}x the {what}: {entry['ms'] / entries[0]['ms']:.2f}x the time" for entry in entries[1:]
         )
-        console.print(f"{told} (linear would be at most as much)")
+        console.print(f"{text} (at most as much is linear)")
 
 
-def _show(outcomes: list[Outcome], window: dict[str, Any] | None, native: list[str], console: Console) -> None:
+def _show(outcomes: list[JoinOutcome], window: dict[str, Any] | None, native: list[str], console: Console) -> None:
     table = Table(title="Trimtab beside Spark's own join (ms a batch, medians; the ratios count)")
     headings = ["workload", "Trimtab", *(f"Spark {provider}" for provider in native)]
-    headings += [*(f"ratio {provider}" for provider in native), "wanted", "rows/s", "missing", "extra", "B/row", "hits"]
+    headings += [*(f"ratio {provider}" for provider in native), "target", "rows/s", "missing", "extra", "B/row", "hits"]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "workload" else "right")
     for each in outcomes:
-        wanted = TARGETS.get(each.name)
+        target = TARGETS.get(each.name)
         table.add_row(
             each.name,
             f"{each.trimtab_ms:.0f}",
             *(f"{each.native_ms[provider]:.0f}" for provider in native),
             *(f"{each.ratio(provider):.1f}x" for provider in native),
-            f">= {wanted:.0f}x" if wanted else "",
+            f">= {target:.0f}x" if target else "",
             f"{each.rows_per_second:,.0f}",
             str(each.missing),
             str(each.extra),
@@ -316,10 +316,10 @@ def _show(outcomes: list[Outcome], window: dict[str, Any] | None, native: list[s
         small, large = window["state_rows"]["small"], window["state_rows"]["large"]
         console.print(
             f"{WINDOW_FACTOR}x the window, same results: {window['cost']:.2f}x the batch time "
-            f"(wanted <= {WINDOW_COST_MAX}); state rows {small:,} and {large:,}"
+            f"(target <= {WINDOW_COST_MAX}); state rows {small:,} and {large:,}"
         )
     largest = max((each.bytes_per_row for each in outcomes), default=0)
-    console.print(f"resident bytes per state row beside the payload: {largest:.0f} (wanted <= {BYTES_PER_ROW_MAX})")
+    console.print(f"resident bytes per state row beside the payload: {largest:.0f} (target <= {BYTES_PER_ROW_MAX})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws the benchmark's outcome: what people would rather look at than read."""
+"""Draws the benchmark's outcome."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-class Measured(Protocol):
-    """What is drawn of a workload."""
+class DrawnOutcome(Protocol):
+    """One workload, as it is drawn."""
 
     name: str
     trimtab_ms: float
@@ -26,7 +26,7 @@ class Measured(Protocol):
 COLOURS = {"rocksdb": "#777777", "memory": "#bbbbbb", "trimtab": "#1f77b4"}
 
 
-def draw(outcomes: Sequence[Measured], path: Path) -> None:
+def draw(outcomes: Sequence[DrawnOutcome], path: Path) -> None:
     """Milliseconds a batch on a logarithmic axis: Spark's own join on each state store beside Trimtab."""
     providers = list(outcomes[0].native_ms) if outcomes else []
     engines = [*providers, "trimtab"]

@@ -1,13 +1,13 @@
 """What balancing gains and what a move costs: `python -m benchmarks.rebalance --help`.
 
 1. Gain. A join-bound workload on two executors of one core, three ways: its load spread evenly from the start, three
-   quarters of it on one executor and nobody balancing, and the same with the manager balancing by itself.
+   quarters of it on one executor without balancing, and the same with automatic balancing.
 2. A paced move (MSLB) of two million state rows from one worker to the other: how much longer do batches take, and for
    how many of them does a row wait for its group's state?
-3. A parallel track (PTLB): when is it finished, in event time, and does a row wait?
+3. A parallel track (PTLB): when does it end, in event time, and does a row wait?
 
-Ratios in one run count; absolute times are this machine's, today. Results of the three ways of part 1 are compared.
-Ends with 1 where a figure is not as wanted.
+Compare ratios of one run; absolute times depend on the machine. The results of the three ways of part 1 are compared.
+The exit code is 1 if a figure misses its target.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from balancing.requests import MoveRequest, Rebalance, RebalanceRequest
 from benchmarks.native_join import session
 from commands.runner.progress import ProgressReader
 from manager.embedded import EmbeddedManager
-from manager.requests import MoveRequest, RebalanceRequest
+from manager.store import now_ms
 from trimtab import JoinQuery, Stream
 from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from trimtab.moves import Side
 from trimtab.offset_log import Checkpoint
 from trimtab.reports import WorkerReport
 from trimtab.store import Store
@@ -51,9 +53,9 @@ SCHEMA: Final = "user long, price double, at timestamp"
 BATCH_US: Final = 1_000_000
 START_US: Final = 1_700_000_000_000_000
 SHARE: Final = 0.75
-"""Of the load that one executor has at first."""
+"""The part of the load that one executor has at first."""
 ROW_SHARE: Final = math.sqrt(SHARE) / (math.sqrt(SHARE) + math.sqrt(1 - SHARE))
-"""Of the rows that make that load: a row is compared with the others of its key, so load goes with the square."""
+"""The part of the rows that causes this load: a row is compared with the others of its key, so load is quadratic."""
 
 _WAYS: Final = (
     ("warm-up", True, False),
@@ -71,23 +73,23 @@ class Figure:
     """One line of the outcome."""
 
     what: str
-    seen: float
-    wanted: float
+    value: float
+    target: float
     unit: str = ""
     at_least: bool = False
 
     @property
     def met(self) -> bool:
-        return self.seen >= self.wanted if self.at_least else self.seen <= self.wanted
+        return self.value >= self.target if self.at_least else self.value <= self.target
 
     def row(self) -> tuple[str, str, str, str]:
         sign = ">=" if self.at_least else "<="
-        seen, wanted = (f"{number:.2f}".rstrip("0").rstrip(".") + self.unit for number in (self.seen, self.wanted))
-        return self.what, seen, f"{sign} {wanted}", "yes" if self.met else "NO"
+        value, target = (f"{number:.2f}".rstrip("0").rstrip(".") + self.unit for number in (self.value, self.target))
+        return self.what, value, f"{sign} {target}", "yes" if self.met else "NO"
 
 
 @dataclass(frozen=True)
-class Shape:
+class InputShape:
     """`rows` per stream and batch over `keys` keys. Batch 0 covers `first` batches of event time, the others one."""
 
     rows: int
@@ -97,19 +99,19 @@ class Shape:
     batches: int
     first: int = 1
     heavy: float = 0.5
-    """Share of the rows that half of the keys have."""
+    """The part of the rows that belongs to half of the keys."""
     spread: bool = True
-    """Whether the heavy keys are of both workers' groups in equal parts, or all of worker 0's."""
+    """Whether the heavy keys belong to both workers equally, or all to worker 0."""
 
 
 class Bench:
     def __init__(self, spark: SparkSession, scratch: Path, redis: str, console: Console) -> None:
         self.spark, self.scratch, self.redis, self.console = spark, scratch, redis, console
         self.store = Store(redis)
-        found = spark.range(0, KEYS_MAX, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").toArrow()
-        self.groups: Longs = found.column("g").to_numpy()
+        hashes = spark.range(0, KEYS_MAX, 1, 1).selectExpr(f"pmod(xxhash64(id), {PARTITIONS}) AS g").toArrow()
+        self.groups: Longs = hashes.column("g").to_numpy()
 
-    def write(self, name: str, shape: Shape) -> Path:
+    def write(self, name: str, shape: InputShape) -> Path:
         """The input files of one trial. Worker 0 of two begins with the even groups."""
         directory = self.scratch / name / "in"
         rng = np.random.default_rng(11)
@@ -134,7 +136,7 @@ class Bench:
                 first = last
         return directory
 
-    def start(self, name: str, shape: Shape, directory: Path) -> Trial:
+    def start(self, name: str, shape: InputShape, directory: Path) -> BenchmarkQuery:
         spark = self.spark.newSession()
         query = JoinQuery(
             name=name,
@@ -155,13 +157,13 @@ class Bench:
             .option("checkpointLocation", str(checkpoint))
             .start()
         )
-        return Trial(self, name, shape, running, checkpoint, output)
+        return BenchmarkQuery(self, name, shape, running, checkpoint, output)
 
 
-class Trial:
-    """One query under way."""
+class BenchmarkQuery:
+    """One running query."""
 
-    def __init__(self, bench: Bench, name: str, shape: Shape, query: Any, checkpoint: Path, output: Path) -> None:
+    def __init__(self, bench: Bench, name: str, shape: InputShape, query: Any, checkpoint: Path, output: Path) -> None:
         self.bench, self.name, self.shape, self.query = bench, name, shape, query
         self.checkpoint, self.output = checkpoint, output
         self.reader = ProgressReader(query)
@@ -180,7 +182,7 @@ class Trial:
         end = time.monotonic() + deadline_s
         while not done():
             if time.monotonic() > end:
-                raise RuntimeError(f"{self.name}: nothing for {deadline_s:g} s")
+                raise RuntimeError(f"{self.name}: not done after {deadline_s:g} s")
             time.sleep(0.05)
             self.look()
 
@@ -195,7 +197,7 @@ class Trial:
         ]
 
     def waited(self, first: int, last: int) -> int:
-        """How many of these batches a row waited for."""
+        """For how many of these batches a row waited."""
         store = self.bench.store
         return batches_waited({batch: store.reports(self.name, batch).values() for batch in range(first, last + 1)})
 
@@ -204,17 +206,18 @@ class Trial:
 
 
 def batches_waited(reports: Mapping[int, Collection[WorkerReport]]) -> int:
-    """The most batches in a row at whose end rows of one move still waited: a row that comes in one batch and is joined
-    in the next has waited for one. A batch whose reports are gone counts as waiting if those around it do."""
+    """The longest run of batches that began while rows of one move were waiting for their state: a row that arrives in
+    one batch and is joined in the next has waited for one. A batch without reports counts as waiting if the batches
+    around it do."""
     longest = 0
     waiting: dict[str, int] = {}
-    for _, told in sorted(reports.items()):
-        moves = [move for report in told for move in report.moves]
+    for _, of_batch in sorted(reports.items()):
+        moves = [move for report in of_batch for move in report.moves if move.side == Side.RECEIVER]
         if moves:
             holding = {move.move for move in moves if move.held_rows}
             waiting = {move: since for move, since in waiting.items() if move in holding}
             waiting |= {move: 0 for move in holding if move not in waiting}
-        elif told:
+        elif of_batch:
             waiting = {}
         waiting = {move: since + 1 for move, since in waiting.items()}
         longest = max([longest, *waiting.values()])
@@ -227,20 +230,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     ensure_java()
     set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-rebalance-"))
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     spark = session(options.memory)
     try:
         with EmbeddedRedis() as server:
             bench = Bench(spark, scratch, server.url, console)
             for part in options.parts.split(","):
-                found[part] = {"gain": gain, "mslb": paced_move, "ptlb": parallel_track}[part](bench, options)
+                measured[part] = {"gain": gain, "mslb": paced_move, "ptlb": parallel_track}[part](bench, options)
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
-    figures = figures_of(found)
+    figures = figures_of(measured)
     _show(figures, console)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "rebalance.json").write_text(json.dumps(found, indent=1))
+    (options.output / "rebalance.json").write_text(json.dumps(measured, indent=1))
     console.print(f"written to {options.output}/rebalance.json")
     return 0 if all(figure.met for figure in figures) else 1
 
@@ -260,16 +263,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    """Even, unbalanced, balanced: median time of the last batches of each."""
+    """Even, unbalanced, balanced: the median time of the last batches of each."""
     settle = 12
-    """Batches after the state is full in which the manager may measure, decide and move."""
+    """Batches, after the state is full, in which the manager may measure, decide and move."""
     ms: dict[str, float] = {}
     results: dict[str, int] = {}
     loads: dict[str, list[float]] = {}
     history: dict[str, list[float]] = {}
     for name, spread, auto in _WAYS:
         short = name == "warm-up"
-        shape = Shape(
+        shape = InputShape(
             rows=options.rows // 4 if short else options.rows,
             keys=PARTITIONS,
             window_us=2_000,
@@ -308,14 +311,14 @@ def gain(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _finish_balanced(trial: Trial) -> None:
-    """With a manager that balances by itself. MSLB, because a parallel track lasts for window and lateness, and with
-    this lateness would outlive the trial."""
+def _finish_balanced(trial: BenchmarkQuery) -> None:
+    """With automatic balancing. By MSLB, because a parallel track lasts for window and lateness, which is longer than
+    this trial."""
     with EmbeddedManager(trial.bench.redis) as manager:
         trial.until(lambda: trial.look() >= 0)
         manager.set_auto(trial.name, auto=True, cool_down_s=5.0, strategy="mslb")
         trial.finish()
-        outcomes = sorted(record["outcome"] for record in manager.migrations(trial.name).values())
+        outcomes = sorted(record.outcome for record in manager.migrations(trial.name).values())
         trial.bench.console.print(f"  {len(outcomes)} migrations: {outcomes}")
 
 
@@ -323,9 +326,9 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     """Move all of worker 0's state while the query runs, and look at every batch from the first wave to the last."""
     window = 20
     rows = 2 * options.state // (window * len(STREAMS))
-    shape = Shape(
+    shape = InputShape(
         rows=rows,
-        # So many that a row has about one result.
+        # As many keys as give a row about one result.
         keys=min(window * rows, KEYS_MAX * 9 // 10),
         window_us=window * BATCH_US,
         lateness_us=BATCH_US,
@@ -346,44 +349,38 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
             query=name,
             moves=(MoveRequest(sender=0, receiver=1, share=1.0, measure="bytes"),),
             strategy="mslb",
+            at_ms=now_ms(),
         )
         manager.rebalance(request)
-
-        def done() -> bool:
-            outcome = manager.outcome(name, "paced-1")
-            return outcome is not None and not outcome.open
-
-        trial.until(done)
+        trial.until(lambda: _ended(manager, request) is not None)
         ended = trial.look()
-        outcome = manager.outcome(name, "paced-1")
+        outcome = _ended(manager, request)
         assert outcome is not None
         (migration,) = manager.migrations(name).values()
     trial.query.stop()
     during = {batch: ms for batch, ms in trial.batch_ms.items() if begun < batch <= ended}
     median = statistics.median(before)
-    bench.console.print(
-        f"  {outcome.state} in {len(during)} batches and {len(migration['waves'])} waves, {state:,} rows"
-    )
+    bench.console.print(f"  {outcome.state} in {len(during)} batches and {len(migration.waves)} waves, {state:,} rows")
     waited = trial.waited(begun + 1, ended)
     shutil.rmtree(bench.scratch / name, ignore_errors=True)
     return {
         "state_rows": state,
-        "waves": len(migration["waves"]),
+        "waves": len(migration.waves),
         "batches": len(during),
         "median_ms": median,
         "longest_ms": max(during.values()),
         "longest batch": max(during.values()) / median,
         "batches_waited": waited,
         "outcome": outcome.state,
-        "audit": migration["audit"],
+        "audit": migration.audit.to_json(),
         "history_ms": [ms for _, ms in sorted(trial.batch_ms.items())],
         "exact": outcome.state == "committed",
     }
 
 
 def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    """A parallel track of a few groups: from the largest old timestamp to the batch that has seen all old ones go."""
-    shape = Shape(rows=10_000, keys=50_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
+    """A parallel track of a few groups: from the newest old timestamp to the batch in which all old rows expired."""
+    shape = InputShape(rows=10_000, keys=50_000, window_us=5 * BATCH_US, lateness_us=2 * BATCH_US, batches=60, first=5)
     name = "track"
     directory = bench.write(name, shape)
     bench.console.print("ptlb ...")
@@ -392,24 +389,24 @@ def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         trial.until(lambda: len(trial.batch_ms) >= 8)
         groups = tuple(range(0, 16, 2))
         moves = (MoveRequest(sender=0, receiver=1, groups=groups),)
-        manager.rebalance(RebalanceRequest(id="track-1", query=name, moves=moves, strategy="ptlb"))
+        request = RebalanceRequest(id="track-1", query=name, moves=moves, strategy="ptlb", at_ms=now_ms())
+        manager.rebalance(request)
         begun = max(trial.batch_ms)
         newest_old: list[int] = []
 
         def done() -> bool:
             for report in bench.store.reports(name).values():
                 newest_old.extend(m.newest_old_us for m in report.moves if m.newest_old_us is not None)
-            outcome = manager.outcome(name, "track-1")
-            return outcome is not None and not outcome.open
+            return _ended(manager, request) is not None
 
         trial.until(done)
         ended = trial.look()
-        outcome = manager.outcome(name, "track-1")
+        outcome = _ended(manager, request)
         (migration,) = manager.migrations(name).values()
     trial.query.stop()
     assert outcome is not None
     checkpoint = Checkpoint(str(trial.checkpoint))
-    # The newest event time that the batch that ended it had read: its watermark is that of the batch before.
+    # The newest event time that the last batch had read; the watermark of a batch comes from the batch before.
     reached = checkpoint.watermark_us(ended) + shape.lateness_us
     took = (reached - max(newest_old)) / BATCH_US
     allowed = (shape.window_us + shape.lateness_us) / BATCH_US + 3
@@ -420,39 +417,45 @@ def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         "allowed": allowed,
         "batches_waited": waited,
         "outcome": outcome.state,
-        "audit": migration["audit"],
+        "audit": migration.audit.to_json(),
         "exact": outcome.state == "committed",
     }
 
 
-def figures_of(found: dict[str, Any]) -> list[Figure]:
-    """What was seen of what is wanted."""
+def _ended(manager: EmbeddedManager, request: RebalanceRequest) -> Rebalance | None:
+    """The rebalance, once it has ended."""
+    outcome = manager.outcome(request.query, request.id)
+    return None if outcome is None or outcome.open else outcome
+
+
+def figures_of(measured: dict[str, Any]) -> list[Figure]:
+    """The measured values with their targets."""
     figures = []
-    if part := found.get("gain"):
+    if part := measured.get("gain"):
         text = "rows/s, balanced by the manager / "
         figures += [
             Figure(text + "even from the start", part["of even"], 0.95, "x", at_least=True),
             Figure(text + "not balanced", part["of unbalanced"], 1.3, "x", at_least=True),
         ]
-    if part := found.get("mslb"):
+    if part := measured.get("mslb"):
         text = f"longest batch / median, {part['state_rows']:,} rows in {part['waves']} waves"
         figures += [
             Figure(text, part["longest batch"], 1.5, "x"),
             Figure("moving state: batches that a row of a moved group waits", part["batches_waited"], 1),
         ]
-    if part := found.get("ptlb"):
+    if part := measured.get("ptlb"):
         text = "parallel track: batches of event time after the largest old timestamp"
         figures += [
             Figure(text, part["batches_of_event_time"], part["allowed"]),
             Figure("parallel track: batches that a row waits", part["batches_waited"], 0),
         ]
-    wrong = [name for name, part in found.items() if not part["exact"]]
+    wrong = [name for name, part in measured.items() if not part["exact"]]
     return [*figures, Figure("parts that moved nothing, or whose results differ", len(wrong), 0)]
 
 
 def _show(figures: Sequence[Figure], console: Console) -> None:
     table = Table("what", title="Rebalancing (ratios of one run)")
-    for column in ("seen", "wanted", "met"):
+    for column in ("measured", "target", "met"):
         table.add_column(column, justify="right")
     for figure in figures:
         table.add_row(*figure.row())

@@ -18,7 +18,7 @@ SCHEMA = "user long, price double, at timestamp"
 
 
 @dataclass(frozen=True)
-class Workload:
+class JoinWorkload:
     """`rows` rows per stream and batch; the window covers `window_batches` batches of event time.
 
     The first batch is as long as the window, so that the window is full from the second on.
@@ -31,7 +31,7 @@ class Workload:
     """Zipf exponent of the keys; 0 is uniform."""
     window_batches: int = 10
     results_per_row: float = 1.0
-    """About how many results each input row has part in finding: fixes the number of keys."""
+    """About how many results there are per input row: this determines the number of keys."""
     seed: int = 7
 
     @property
@@ -88,8 +88,8 @@ class Workload:
         return drawn
 
 
-def write(workload: Workload, directory: Path) -> None:
-    """One file per stream and batch; each with a time stamp of its own, or the file source may reorder them."""
+def write(workload: JoinWorkload, directory: Path) -> None:
+    """One file per stream and batch, each with another time stamp: the file source may reorder equal ones."""
     rng = np.random.default_rng(workload.seed)
     keys = workload.keys()
     for stream in workload.streams:

@@ -1,4 +1,4 @@
-"""The command `trimtab`. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted a second time."""
+"""The command `trimtab`. Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted twice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trimtab.errors import InvalidInput, TrimtabError
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
-_REDIS_HELP = "URL of the Redis that the query was given, redis://HOST:PORT/DB"
+_REDIS_HELP = "URL of the Redis that the query uses, redis://HOST:PORT/DB"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["demo"]:
-        # It has a parser of its own, so that `trimtab demo --help` and `python -m commands.demo --help` agree.
+        # It has its own parser, so that `trimtab demo --help` and `python -m commands.demo --help` agree.
         from commands.demo.__main__ import main as demo
 
         return demo(arguments[1:])
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def exit_code(action: Callable[[], int]) -> int:
-    """Do it; errors of ours become a message without a stack, and the exit code that they stand for."""
+    """Run `action`. Our own errors become a message without a stack, and an exit code."""
     try:
         return action()
     except InvalidInput as error:
@@ -46,7 +46,7 @@ def exit_code(action: Callable[[], int]) -> int:
 
 
 def seconds(text: str) -> float:
-    """An option's duration: "90", "90s" or as Spark writes it."""
+    """The duration in an option: "90", "90s", or as in Spark."""
     plain = text.strip()
     if plain.replace(".", "", 1).isdigit():
         plain += " seconds"
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a query from a YAML file (see examples/orders.yaml)")
     run.add_argument("file", type=Path, metavar="query.yaml")
-    run.add_argument("--check", action="store_true", help="check everything up to the plan and start nothing")
+    run.add_argument("--check", action="store_true", help="check everything up to the plan, but start nothing")
     run.add_argument("--duration", type=seconds, metavar="TIME", help='stop after this time, such as "60s"')
     shown = run.add_mutually_exclusive_group()
     shown.add_argument("--progress", action="store_true", default=True, help="print a line per batch (the default)")
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_commands(commands)
 
-    archive = commands.add_parser("archive", help="write what spark-submit needs into a directory")
+    archive = commands.add_parser("archive", help="write the files for spark-submit into a directory")
     archive.add_argument("directory", type=Path, metavar="DIR")
     archive.set_defaults(action=_archive)
     return parser

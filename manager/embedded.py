@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class EmbeddedManager:
-    """Runs from `with` to the end of it. Its methods may be called from any thread."""
+    """Runs inside `with`. Its methods may be called from any thread."""
 
     def __init__(self, redis_url: str, settings: ManagerSettings | None = None) -> None:
         self._url = redis_url
@@ -53,7 +53,7 @@ class EmbeddedManager:
         return asyncio.run_coroutine_threadsafe(make(self.store), self._loop).result(timeout=30)
 
     def rebalance(self, request: RebalanceRequest) -> None:
-        """Check and hand in, as the API would."""
+        """Check the request and hand it to the leader, as the API does."""
 
         async def ask(store: ManagerStore) -> None:
             check(request, await situation(store, request.query, self._settings.heartbeat_max_ms))

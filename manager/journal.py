@@ -101,7 +101,7 @@ def operations_of(write: Write, now_ms: int) -> list[str]:
     closed += [f"rebalance:{each.id}" for each in write.rebalances if not each.open]
     for name in closed:
         operations += ["closed", name, ""]
-    if write.request:
+    if write.request is not None:
         operations += ["request", "", write.request]
     for notice in write.events:
         add("event", "", {"at_ms": now_ms, "kind": notice.kind, "text": notice.text, "data": notice.data})

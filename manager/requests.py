@@ -13,10 +13,11 @@ from manager.settings import REQUESTS_MAX
 from manager.snapshots import snapshot_age_ms
 from manager.store import Heartbeat, ManagerStore, now_ms
 from trimtab import redis_keys
+from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
 
 # KEYS: requests, rebalances. ARGV: request text, rebalance id ("" for none), its record, most requests.
-# The record and the request appear together, so whoever asked can look at it at once; the same id again adds nothing.
+# The record and the request appear together, so that the record can be read at once; the same id again adds nothing.
 ENQUEUE: Final = """
 if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[4]) then return redis.error_reply('FULL too many requests wait') end
 if ARGV[2] ~= '' and redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3]) == 0 then return 0 end
@@ -26,11 +27,11 @@ return 1
 
 
 class QueueFull(TrimtabError):
-    """Too many requests wait: the leader is away or slow."""
+    """Too many requests wait: there is no leader, or it is slow."""
 
 
 async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
-    """Hand a checked request to the leader, whoever that is. False: one with this id is known already."""
+    """Hand a checked request to the leader. False: a request with this id is known already."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
     record = ""
     if isinstance(request, RebalanceRequest):
@@ -53,13 +54,19 @@ async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
     return bool(cast(int, added))
 
 
-async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> Situation:
-    """The query as Redis has it; Refused (404) where there is none."""
+async def newest_epoch(store: ManagerStore, query: str) -> Epoch:
+    """The newest epoch that is published; Refused (404) where there is no such query."""
     epoch = await store.current_epoch(query)
     if epoch is None:
-        known = await store.queries()
-        remedy = f"There are: {', '.join(known)}." if known else "No query has been started on this Redis yet."
+        names = await store.queries()
+        remedy = f"There are: {', '.join(names)}." if names else "No query has been started on this Redis yet."
         raise Refused("query", query, "is not known", remedy, 404)
+    return epoch
+
+
+async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> Situation:
+    """The query as Redis has it; Refused (404) where there is none."""
+    epoch = await newest_epoch(store, query)
     heartbeat = await store.heartbeat(query)
     reports = await store.reports(query)
     migrations = await store.open_migrations(query)
@@ -80,5 +87,5 @@ async def _is_silent(store: ManagerStore, query: str, heartbeat: Heartbeat | Non
     silence_ms = heartbeat.silence_max_ms(least_ms)
     if abs(now_ms() - heartbeat.at_ms) <= silence_ms:
         return False
-    # The driver's clock may be wrong; a leader has noticed by its own when it spoke, and wrote a snapshot then.
+    # The driver's clock may be wrong. The leader judges by its own clock, and writes snapshots while the driver lives.
     return await store.leader(query) is None or await snapshot_age_ms(store.client, query) > silence_ms

@@ -1,24 +1,17 @@
 """Runs one query's migrations: watches Redis, tells steering what happened, executes what it answers.
 
-All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, durable writes
-and publications, one at a time; what an instruction leads to is held only once it has been executed. Whatever goes
-wrong, the next turn begins with what Redis and the bound epoch say: losing the lease, an answer or all of Redis leads
-there. A manager that does not lead watches, and takes over when the lease ends.
+All decisions are in balancing/steering.py. Here is what must be done about the world: the lease, reading, writing
+and publications, one at a time; what an instruction leads to is held only once it has been executed. A manager that
+does not lead watches, and takes over when the lease ends.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
-
-from balancing.stalls import Stalls
-from redis.exceptions import RedisError
 
 from balancing.happenings import (
     BatchCommitted,
@@ -33,16 +26,17 @@ from balancing.happenings import (
     RecordsLost,
     TurnEnds,
 )
-from balancing.instructions import Instruction, Notice, Propose, PublishEpoch, Write
+from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
-from balancing.policies import policy_named
-from balancing.proposal import make_proposal
 from balancing.rules import Rules
 from balancing.situation import Situation
+from balancing.stalls import Stalls
 from balancing.steering import Steering
-from balancing.triggers import TriggerState, parse_trigger_state
-from manager import inbox, journal
+from manager import inbox
+from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
+from manager.pen import Pen, go_on
+from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
 from manager.snapshots import snapshot_text
 from manager.store import Heartbeat, ManagerStore, now_ms
@@ -53,84 +47,40 @@ log = logging.getLogger("trimtab.manager")
 
 REQUESTS_AT_ONCE: Final = 20
 """Per turn: the query's batches are not kept waiting."""
-SLOW_S: Final = 0.05
-"""Publishing should take less."""
-
-
-def _go_on(point: str) -> None:
-    """The default at crash points: nothing happens."""
 
 
 class QueryRunner:
-    """One query, as one manager sees it. `run()` until stopped, or `turn()` by hand."""
+    """One query, as one manager sees it: `turn()` after `turn()` (manager.keeping)."""
 
     def __init__(
         self,
         store: ManagerStore,
         query: str,
-        holder: str,
-        settings: ManagerSettings | None = None,
+        lease: Lease,
+        journal: LeaderJournal,
+        settings: ManagerSettings,
         *,
-        crash: Callable[[str], None] = _go_on,
+        crash: Callable[[str], None] = go_on,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.settings = settings or ManagerSettings()
-        self.query, self.store = query, store
-        self.watch = Watch(store, query, self.settings, clock)
-        ttl_s, renew_s = self.settings.lease_ttl_s, self.settings.lease_renew_s
-        self.lease = Lease(store.client, query, holder, ttl_s=ttl_s, renew_s=renew_s, clock=clock)
+        self.settings, self.query, self.store, self.lease = settings, query, store, lease
+        self.watch = Watch(store, query, settings, clock)
+        self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self.publish_s = 0.0
-        """How long the last publication took."""
-        self._journal = journal.LeaderJournal(store.client, query, self.lease)
-        self._crash, self._clock = crash, clock
+        self._clock = clock
         self._loaded = False
         self._snapshot_at = -float("inf")
         self._snapshot_of: Heartbeat | None = None
-        self._alarmed: set[str] = set()
 
     def _ignorant(self) -> Steering:
-        return Steering(query=self.query, stalls=Stalls(patience_s=self.settings.stalled_s))
+        return Steering(query=self.query, stalls=Stalls(patience_ms=round(self.settings.stalled_s * 1000)))
 
     @property
     def leading(self) -> bool:
         return self.lease.held
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Turns until told to stop. Nothing that Redis or a query does ends it; the lease is handed back at the end."""
-        delay_s = self.settings.poll_s
-        while not stop.is_set():
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                # The Redis client (8.1) swallows a cancellation that meets it while it reads.
-                raise asyncio.CancelledError
-            try:
-                await self.turn()
-                self.problem = ""
-                delay_s = self.settings.poll_s
-            except Fenced as error:
-                log.warning("%s: %s; standing down", self.query, error)
-                self._forget()
-            except journal.WentBack as error:
-                # The next turn begins with putting it right.
-                log.warning("%s: Redis went back: %s", self.query, error)
-            except (RedisError, OSError, TimeoutError) as error:
-                self._note_problem(f"Redis does not answer: {error}")
-                delay_s = self._longer(delay_s)
-            except Exception as error:
-                # A bug must not take the other queries' manager down with it.
-                log.exception("%s: a turn failed", self.query)
-                problem = f"{type(error).__name__}: {error}"
-                await self._announce(problem)
-                self._note_problem(problem)
-                delay_s = self._longer(delay_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await stop.wait()
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            await self.lease.release()
 
     async def turn(self) -> None:
         """One look at the query, and all that follows from it."""
@@ -141,7 +91,7 @@ class QueryRunner:
         if not self.watch.running or bound is None:
             await self.handle(QueryStopped(now_ms=now_ms()))
             return
-        if not self._loaded or await self._journal.went_back():
+        if not self._loaded or await self.pen.journal.went_back():
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
@@ -172,7 +122,7 @@ class QueryRunner:
                 raise Fenced(f"token {self.lease.fence} is older than the epoch's, {newest}")
             await self.lease.keep()
             return True
-        self._forget()
+        self.stand_down()
         # Without an epoch nobody knows which token would be large enough: the driver will put it back.
         if not epochs or not await self.lease.acquire(newest):
             return False
@@ -180,35 +130,25 @@ class QueryRunner:
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 
-    def _forget(self) -> None:
+    def stand_down(self) -> None:
         """What a leader knows comes from the journal; whoever does not lead knows nothing."""
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
-        self._journal.forget()
+        self.pen.journal.forget()
 
-    def _note_problem(self, problem: str) -> None:
+    def doubt(self, problem: str) -> None:
+        """Something failed: a write may have happened although its answer was lost, so the journal is read again."""
         if not self.problem:
             log.warning("%s: %s", self.query, problem)
         self.problem = problem
-        # A write may have happened although its answer was lost: read again what the journal says.
         self._loaded = False
-
-    async def _announce(self, problem: str) -> None:
-        """To people, once: the query is not managed until a turn succeeds, whoever leads."""
-        if self.problem or problem in self._alarmed:
-            return
-        with contextlib.suppress(RedisError, OSError):
-            await self.store.alarm(self.query, "manager", f"the manager fails: {problem}")
-            self._alarmed.add(problem)
-
-    def _longer(self, delay_s: float) -> float:
-        return min(max(delay_s * 2, self.settings.backoff_first_s), self.settings.backoff_max_s)
 
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
-        await self._journal.begin()
+        await self.pen.journal.begin()
         records = await self.store.records(self.query)
+        definition = self.watch.definition or {}
         if self._loaded:
             lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
             await self.handle(lost)
@@ -220,22 +160,19 @@ class QueryRunner:
                     migrations=records.migrations,
                     rebalances=records.rebalances,
                     unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
-                    trigger=await self._remembered(),
+                    trigger=await self.store.trigger_state(self.query),
+                    window_us=definition.get("window") or 0,
+                    lateness_us=definition.get("lateness") or 0,
                 )
             )
         self._loaded = True
         # Audits count every batch: those that were committed while nobody led are read now.
-        newest = [each.audit.newest_batch for each in self.steering.migrations if each.audit.newest_batch >= 0]
+        audits = [each.audit for each in self.steering.migrations]
+        audits += [each.audit for each in self.steering.ended if not each.audit.finished]
+        newest = [audit.newest_batch for audit in audits if audit.newest_batch >= 0]
         if newest:
             missed = tuple(await self.watch.past(min(newest) + 1))
             await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))
-
-    async def _remembered(self) -> TriggerState:
-        body = await self.store.decision(self.query)
-        try:
-            return TriggerState() if body is None else parse_trigger_state(body["state"])
-        except (KeyError, TypeError, ValueError):
-            return TriggerState()
 
     # -- what steering is told
 
@@ -273,59 +210,16 @@ class QueryRunner:
 
     async def _execute(self, instruction: Instruction) -> None:
         if isinstance(instruction, Write):
-            await self._write(instruction)
+            await self.pen.write(instruction)
         elif isinstance(instruction, PublishEpoch):
-            await self._publish(instruction.epoch)
+            await self.pen.publish(instruction.epoch, Write(then=instruction.then))
         # Held only now: what it leads to is durable.
         self.steering = instruction.then
         if isinstance(instruction, Propose):
             await self._propose(instruction)
 
-    async def _write(self, write: Write) -> None:
-        # An alarm is raised once for each text: what is wrong is wrong in every turn.
-        fresh = tuple(alarm for alarm in write.alarms if alarm.text not in self._alarmed)
-        stale = {alarm.text for alarm in write.alarms} - {alarm.text for alarm in fresh}
-        events = tuple(event for event in write.events if not (event.kind == "alarm" and event.text in stale))
-        for alarm in fresh:
-            log.error("%s: %s", self.query, alarm.text)
-        # A turn may take long (a new leader has much to catch up with), so the lease is seen to here as well.
-        await self.lease.keep()
-        if write.proposal is not None:
-            await self.store.save_proposal(write.proposal)
-        if write.point:
-            self._crash(f"before:{write.point}")
-        await self._journal.write(replace(write, alarms=fresh, events=events), now_ms())
-        if write.point:
-            self._crash(f"after:{write.point}")
-        self._alarmed |= {alarm.text for alarm in fresh}
-
-    async def _publish(self, epoch: Epoch) -> None:
-        self._crash("before:publish")
-        started = self._clock()
-        try:
-            await self._journal.publish(epoch)
-        except journal.Overtaken as error:
-            log.info("%s: epoch %d not published: %s", self.query, epoch.number, error)
-            return
-        self.publish_s = self._clock() - started
-        if self.publish_s > SLOW_S:
-            log.warning("%s: publishing epoch %d took %.0f ms", self.query, epoch.number, self.publish_s * 1000)
-        self._crash("after:publish")
-        notice = Notice(kind="epoch", text=f"epoch {epoch.number} published", data={"epoch": epoch.number})
-        await self._write(Write(then=self.steering, events=(notice,)))
-
     async def _propose(self, propose: Propose) -> None:
-        # Hundreds of milliseconds for thousands of groups: not in the event loop.
-        settings, snapshot = propose.settings, propose.snapshot
-        proposal = await asyncio.to_thread(
-            make_proposal,
-            snapshot,
-            policy_named(settings.policy),
-            settings,
-            id=f"p-{secrets.token_hex(6)}",
-            wave_bytes=snapshot.wave_bytes(settings.max_pause_ms),
-            reason=propose.decision.why,
-        )
+        proposal = await propose_aside(propose)
         situation = self.situation()
         if situation is not None:
             await self.handle(
@@ -333,7 +227,7 @@ class QueryRunner:
                     now_ms=now_ms(),
                     decision=propose.decision,
                     proposal=proposal,
-                    settings=settings,
+                    settings=propose.settings,
                     situation=situation,
                     snapshot=self._snapshot(),
                     request_id=f"auto-{secrets.token_hex(6)}",
@@ -347,6 +241,21 @@ class QueryRunner:
             return
         snapshot = self._snapshot()
         if snapshot is not None:
-            await self.lease.keep()
-            await self._journal.write_snapshot(snapshot_text(snapshot), now_ms())
+            await self.pen.write_snapshot(snapshot_text(snapshot))
             self._snapshot_at, self._snapshot_of = self._clock(), heard
+
+
+def make_runner(
+    store: ManagerStore,
+    query: str,
+    holder: str,
+    settings: ManagerSettings | None = None,
+    *,
+    crash: Callable[[str], None] = go_on,
+    clock: Callable[[], float] = time.monotonic,
+) -> QueryRunner:
+    """A runner with a lease and a journal in the store's Redis."""
+    chosen = settings or ManagerSettings()
+    lease = Lease(store.client, query, holder, ttl_s=chosen.lease_ttl_s, renew_s=chosen.lease_renew_s, clock=clock)
+    journal = LeaderJournal(store.client, query, lease)
+    return QueryRunner(store, query, lease, journal, chosen, crash=crash, clock=clock)

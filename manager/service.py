@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from manager.runner import QueryRunner
+from manager.keeping import keep_turning
+from manager.runner import QueryRunner, make_runner
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 
@@ -20,13 +21,13 @@ log = logging.getLogger("trimtab.manager")
 
 
 def holder_name() -> str:
-    """Who holds a lease, for people; unique, so that a restarted manager is not taken for the one before."""
+    """Names the holder of a lease. It is unique: a restarted manager must not be mistaken for the one before."""
     host = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in socket.gethostname())
     return f"{host}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class ManagerService:
-    """One manager: leads the queries that nobody else leads, stands by for the others."""
+    """One manager: leads the queries that have no other leader, and is a standby for the others."""
 
     def __init__(
         self,
@@ -34,28 +35,28 @@ class ManagerService:
         settings: ManagerSettings | None = None,
         *,
         holder: str | None = None,
-        make_runner: Callable[[str], QueryRunner] | None = None,
+        runner_for: Callable[[str], QueryRunner] | None = None,
     ) -> None:
         self.store = store
         self.settings = settings or ManagerSettings()
         self.holder = holder or holder_name()
         self.runners: dict[str, QueryRunner] = {}
-        self._make_runner = make_runner or (lambda query: QueryRunner(store, query, self.holder, self.settings))
+        self._runner_for = runner_for or (lambda query: make_runner(store, query, self.holder, self.settings))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._problem = "not started yet"
 
     def not_ready(self) -> str:
-        """Why this manager cannot work at the moment, or nothing: for a readiness probe."""
+        """Why this manager cannot work at the moment; empty if it can. For readiness probes."""
         return self._problem
 
     async def start(self) -> None:
-        """Begin. Does not wait for Redis: a manager that starts first waits for it."""
+        """Begin. This does not wait for Redis: a manager may be started before it."""
         self._main = asyncio.create_task(self.run(), name="trimtab-manager")
 
     async def stop(self) -> None:
-        """End every runner after its turn, hand the leases back, and return when all is done."""
+        """End every runner after its turn, release the leases, and return when everything is done."""
         self._stop.set()
         if self._main is not None:
             await self._main
@@ -84,6 +85,6 @@ class ManagerService:
         if task is not None and not task.done():
             return
         if task is not None:
-            log.error("%s: its runner ended: %s; another begins", query, task.exception())
-        runner = self.runners[query] = self._make_runner(query)
-        self._tasks[query] = asyncio.create_task(runner.run(self._stop), name=f"trimtab-{query}")
+            log.error("%s: its runner ended (%s); starting another", query, task.exception())
+        runner = self.runners[query] = self._runner_for(query)
+        self._tasks[query] = asyncio.create_task(keep_turning(runner, self._stop), name=f"trimtab-{query}")

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 HEARTBEAT_MAX_MS: Final = 30_000
-"""A query whose driver said nothing for this long counts as stopped; its migrations park."""
+"""A query whose driver gave no sign of life for this long counts as stopped; its migrations wait."""
 PROPOSAL_TTL_S: Final = 3600
 EVENTS_KEPT: Final = 10_000
 CLOSED_KEPT: Final = 1_000
 """Records of migrations and rebalances that have ended, together."""
 REQUESTS_MAX: Final = 1_000
-"""Requests that may wait; more are refused, so that a manager that is away does not fill Redis."""
+"""Requests that may wait. More are refused, so that Redis does not fill up while there is no manager."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ManagerSettings:
     poll_s: float = 0.1
     """Between two looks at a query."""
     discover_s: float = 1.0
-    """Between two looks for queries that have come or gone."""
+    """Between two looks for new queries."""
     lease_ttl_s: float = 6.0
     lease_renew_s: float = 2.0
     backoff_first_s: float = 0.1
@@ -31,8 +31,8 @@ class ManagerSettings:
     redis_timeout_s: float = 1.0
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     snapshot_s: float = 1.0
-    """Between two snapshots of the load that the leader writes for others."""
+    """Between two snapshots of the load that the leader writes for the API."""
     stalled_s: float = 30.0
-    """A parallel track whose event time stands still for so long is reported as stalled."""
+    """A migration that waits for this long without progress is reported as stalled."""
     warm_up_batches: int = 20
-    """Committed batches that a manager that starts reads again, so that it knows the load at once."""
+    """Committed batches whose reports a new manager reads, so that it knows the load at once."""

@@ -1,8 +1,8 @@
 """The leader's load snapshot in Redis, so that any instance can show loads, propose and explain.
 
-Only the leader reads reports batch by batch and smooths them; it writes what it knows (`manager.journal`) about once a
-second, as long as it hears of the driver. The snapshot is advice, never a truth: a proposal made from an old one is
-checked against the epoch before it is carried out.
+The leader reads the reports of every batch and smooths them. It writes a snapshot about once a second (manager.journal)
+while the driver gives signs of life. A snapshot may be outdated: a proposal that is made from it is checked against the
+newest epoch before it is carried out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from balancing.load import Snapshot, WorkerLoad
 from trimtab import redis_keys
 
 SNAPSHOT_TTL_S: Final = 900
-"""As long as reports are kept: a stopped query's load is forgotten."""
+"""As long as reports are kept. The load of a stopped query is forgotten."""
 _BY_NUMBER: Final = ("moving", "plans")
 _SETS: Final = ("pinned", "excluded", "measured")
 _LISTS: Final = ("owners", "group_cpu", "group_rows", "group_bytes", "group_state_rows")
@@ -44,13 +44,13 @@ def parse_snapshot(text: str | bytes) -> Snapshot:
 
 
 async def snapshot_age_ms(client: redis.asyncio.Redis, query: str) -> float:
-    """By the clock of Redis alone; infinite where there is none."""
+    """By the clock of Redis alone; infinite where there is no snapshot."""
     left_ms = int(await client.pttl(redis_keys.snapshot(query)))
     return SNAPSHOT_TTL_S * 1000 - left_ms if left_ms >= 0 else math.inf
 
 
 async def load_snapshot(client: redis.asyncio.Redis, query: str) -> Snapshot | None:
-    """None where no leader has measured anything lately, or one of another version has."""
+    """None where no leader has measured anything recently, or where another version has written it."""
     text = await client.get(redis_keys.snapshot(query))
     if text is None:
         return None

@@ -22,6 +22,7 @@ from balancing.protocols.migration import Migration, parse_migration
 from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
+from balancing.triggers import TriggerState, parse_trigger_state
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
@@ -38,14 +39,14 @@ CONNECTIONS_MAX: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """What the query's driver last said: batch `committed` is committed, and was bound to this epoch."""
+    """The driver's last sign of life: batch `committed` is committed, and was bound to this epoch."""
 
     committed: int
     epoch: int
     digest: str
     at_ms: int
     gap_ms: int = 0
-    """The longest silence between its last signs of life: it speaks between batches only."""
+    """The longest silence between its last signs of life: it writes one between batches only."""
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
@@ -70,7 +71,7 @@ class Leader:
     fence: int
 
 
-class Unreadable(NamedTuple):
+class UnreadableRecord(NamedTuple):
     """A record that another version of Trimtab wrote, or that was damaged."""
 
     kind: str
@@ -85,12 +86,12 @@ class Records:
 
     migrations: Mapping[str, Migration]
     rebalances: Mapping[str, Rebalance]
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableRecord, ...] = ()
     """Records that have not ended and that nobody will look after: a reason for an alarm."""
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
-    """A client that never retries by itself: whoever asks knows better whether to ask again."""
+    """A client that never retries by itself: the caller knows better whether to ask again."""
     try:
         return redis.asyncio.Redis.from_url(
             url,
@@ -107,12 +108,12 @@ def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
 
 
 class ManagerStore:
-    """Reads, and writes that are anybody's. Construction connects to nothing."""
+    """Reads, and the writes that need no lease. Construction connects to nothing."""
 
     def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
         self.client = connect(url, timeout_s)
-        # Its types know nothing of decode_responses: all that comes out here is str.
+        # Its types ignore decode_responses: here it returns str.
         self._redis: Any = self.client
 
     async def close(self) -> None:
@@ -144,14 +145,14 @@ class ManagerStore:
         return None if text is None else _epoch(text)
 
     async def heartbeat(self, query: str) -> Heartbeat | None:
-        found = await self._redis.hgetall(redis_keys.driver(query))
+        fields = await self._redis.hgetall(redis_keys.driver(query))
         try:
             return Heartbeat(
-                committed=int(found["committed"]),
-                epoch=int(found["epoch"]),
-                digest=found["digest"],
-                at_ms=int(found["at_ms"]),
-                gap_ms=int(found.get("gap_ms", 0)),
+                committed=int(fields["committed"]),
+                epoch=int(fields["epoch"]),
+                digest=fields["digest"],
+                at_ms=int(fields["at_ms"]),
+                gap_ms=int(fields.get("gap_ms", 0)),
             )
         except (KeyError, ValueError):
             return None
@@ -194,8 +195,8 @@ class ManagerStore:
             migration_texts, rebalance_texts, closed = await pipe.execute()
         migrations, bad_migrations = _parsed(migration_texts, parse_migration)
         rebalances, bad_rebalances = _parsed(rebalance_texts, parse_rebalance)
-        unreadable = [Unreadable("migration", name, problem) for name, problem in bad_migrations.items()]
-        unreadable += [Unreadable("rebalance", name, problem) for name, problem in bad_rebalances.items()]
+        unreadable = [UnreadableRecord("migration", name, problem) for name, problem in bad_migrations.items()]
+        unreadable += [UnreadableRecord("rebalance", name, problem) for name, problem in bad_rebalances.items()]
         ended = set(closed)
         return Records(
             migrations=migrations,
@@ -221,8 +222,8 @@ class ManagerStore:
         if not names:
             return {}
         texts = await self._redis.hmget(redis_keys.migrations(query), list(names))
-        kept = {name: text for name, text in zip(names, texts, strict=True) if text is not None}
-        return _readable(kept, parse_migration)
+        present = {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+        return _readable(present, parse_migration)
 
     async def migration(self, query: str, migration: str) -> Migration | None:
         return (await self.migrations_named(query, [migration])).get(migration)
@@ -237,8 +238,8 @@ class ManagerStore:
 
     async def history(self, query: str, count: int = 100) -> list[tuple[str, int]]:
         """("migration:ID" or "rebalance:ID", when it ended in ms), newest first."""
-        found = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
-        return [(member, int(score)) for member, score in found]
+        members = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
+        return [(member, int(score)) for member, score in members]
 
     async def next_request(self, query: str) -> str | None:
         """The oldest request's text; it is taken off the list together with the journal's entry about it."""
@@ -253,18 +254,18 @@ class ManagerStore:
         """Events after an id, oldest first. With `block_ms` it waits that long for the first (keep it below the
         timeout of the connection)."""
         key = redis_keys.events(query)
-        found = await self._redis.xread({key: after}, count=count, block=block_ms)
-        if not found:
+        streams = await self._redis.xread({key: after}, count=count, block=block_ms)
+        if not streams:
             return []
-        entries = found[key] if isinstance(found, dict) else found[0][1]
+        entries = streams[key] if isinstance(streams, dict) else streams[0][1]
         if entries and isinstance(entries[0], list):
             entries = entries[0]
         return [_event(entry) for entry in entries]
 
     async def newest_events(self, query: str, count: int = 100) -> list[StreamEvent]:
         """The newest events, oldest of them first."""
-        found = await self._redis.xrevrange(redis_keys.events(query), count=count)
-        return [_event(entry) for entry in reversed(found)]
+        entries = await self._redis.xrevrange(redis_keys.events(query), count=count)
+        return [_event(entry) for entry in reversed(entries)]
 
     async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[StreamEvent | None]:
         """Events as they come; None whenever nothing came for a while, so that a caller can look up."""
@@ -282,14 +283,14 @@ class ManagerStore:
     # What operators set
 
     async def auto(self, query: str) -> Settings:
-        """When the balancer acts by itself. Off until somebody says so: default deny holds for machines too."""
+        """When the balancer acts by itself. It is off until somebody switches it on."""
         text = await self._redis.get(redis_keys.auto(query))
         if text is None:
             return Settings()
         try:
             return parse_settings(json.loads(text))
         except (ValueError, TypeError):
-            return Settings()  # written by another version: off until it is set again
+            return Settings()  # another version wrote them: off until they are set again
 
     async def set_auto(self, query: str, settings: Settings) -> None:
         await self._redis.set(redis_keys.auto(query), json.dumps(settings.to_json()))
@@ -298,6 +299,14 @@ class ManagerStore:
         """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
         text = await self._redis.get(redis_keys.decision(query))
         return None if text is None else json.loads(text)
+
+    async def trigger_state(self, query: str) -> TriggerState:
+        """What the last leader's balancer remembered; nothing where this version cannot read it."""
+        body = await self.decision(query)
+        try:
+            return TriggerState() if body is None else parse_trigger_state(body["state"])
+        except (KeyError, TypeError, ValueError):
+            return TriggerState()
 
     async def rules(self, query: str) -> Rules:
         text = await self._redis.get(redis_keys.rules(query))
@@ -327,8 +336,8 @@ class ManagerStore:
         await self._redis.zremrangebyscore(key, "-inf", now_ms() - PROPOSAL_TTL_S * 1000)
         ids = await self._redis.zrevrange(key, 0, -1)
         texts = await self._redis.mget([redis_keys.proposal(query, each) for each in ids]) if ids else []
-        kept = {name: text for name, text in zip(ids, texts, strict=True) if text is not None}
-        return list(_readable(kept, parse_proposal).values())
+        present = {name: text for name, text in zip(ids, texts, strict=True) if text is not None}
+        return list(_readable(present, parse_proposal).values())
 
 
 def now_ms() -> int:
@@ -336,7 +345,7 @@ def now_ms() -> int:
 
 
 def _epoch(text: str) -> Epoch | None:
-    # A text that cannot be read is one that is not there: the control source puts the right one back.
+    # A text that cannot be read counts as missing: the control source puts the right one back.
     try:
         return parse_epoch(text)
     except CorruptState:
@@ -365,7 +374,7 @@ def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
         try:
             reports.append(parse_report(text))
         except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # of another version: what it says will be said again after the upgrade
+            continue  # another version wrote it; after the upgrade the worker reports the same again
     return reports
 
 

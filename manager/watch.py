@@ -31,7 +31,7 @@ CATCH_UP_BATCHES: Final = 500
 
 
 class Watch:
-    """What is known of a query. `look()` brings it up to date."""
+    """What is known about a query. `look()` brings it up to date."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Watch:
         self._clock = clock
         self.heartbeat: Heartbeat | None = None
         self.running = False
-        """Whether the driver was heard of lately."""
+        """Whether the driver has given a sign of life recently."""
         self.bound: Epoch | None = None
         """The epoch of the newest committed batch; None where Redis does not have its text (any more)."""
         self.current: Epoch | None = None
@@ -96,7 +96,7 @@ class Watch:
             return []
         self.bound = await self._epoch(heartbeat.epoch, heartbeat.digest)
         if self.bound is None:
-            # Redis has lost it; the control source will put it back.
+            # Redis has lost it; the control source puts it back.
             return []
         if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
             self._last, self._ended, self._shape, self.newest, self.latest = -1, None, None, {}, None
@@ -133,7 +133,7 @@ class Watch:
         )
 
     def snapshot(self, moving: Mapping[int, int], rules: Rules) -> Snapshot | None:
-        """The load, under the newest epoch; None where no batch was seen yet."""
+        """The load under the newest epoch; None where no batch has been seen yet."""
         epoch = self.current if self.current is not None else self.bound
         if epoch is None or self.load is None:
             return None
@@ -152,7 +152,7 @@ class Watch:
         )
 
     def _note(self, heartbeat: Heartbeat | None) -> None:
-        # By our own clock, from when it last changed; the driver's clock counts only where we know no better.
+        # By our own clock, since its last change. The driver's clock counts only at the first look.
         if heartbeat is None:
             self.running = False
         elif self.heartbeat is None:
@@ -176,15 +176,15 @@ class Watch:
         return self.current is not None and definition.get("incarnation") == self.current.incarnation
 
     async def _epoch(self, number: int, digest: str | None = None) -> Epoch | None:
-        known = self._epochs.get(number)
-        if known is None or (digest is not None and known.digest != digest):
+        cached = self._epochs.get(number)
+        if cached is None or (digest is not None and cached.digest != digest):
             epoch = await self._store.epoch(self._query, number)
             if epoch is None or (digest is not None and epoch.digest != digest):
                 return None
-            known = self._epochs[number] = epoch
+            cached = self._epochs[number] = epoch
             for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
                 del self._epochs[old]
-        return known
+        return cached
 
     async def _batches(self, numbers: range, heartbeat: Heartbeat) -> list[CommittedBatch]:
         """Oldest first, each with its previous one. Batches of which nothing is known are left out."""
@@ -232,7 +232,7 @@ class Watch:
         ended_ms = max(report.at_ms for report in batch.reports.values())
         span_s = 0.0
         if self._ended is not None:
-            # Where reports of batches in between got lost, they took their part of the time.
+            # Batches whose reports are lost took their share of the time.
             span_s = (ended_ms - self._ended[1]) / 1000 / (batch.batch - self._ended[0])
         self._ended = (batch.batch, ended_ms)
         self.load.add(batch.reports, batch.bound, span_s=max(0.0, span_s))

@@ -1,4 +1,4 @@
-"""The control source: a streaming source whose offset is the epoch (architecture, section 3).
+"""The control source: a streaming source whose offset is the epoch.
 
 Spark asks `latestOffset` on the driver before each batch and writes the answer to the offset log before the batch runs.
 That is how a batch is bound to an epoch: one writer, durable, replayed by Spark itself. Redis is asked here and nowhere

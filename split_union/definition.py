@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from split_union.query import JoinQuery
-from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
+from trimtab.epochs import Epoch, first_epoch
 from trimtab.errors import CheckpointMismatch, InvalidInput
 from trimtab.offset_log import DEFINITION_FILE, Checkpoint, known_definition
 from trimtab.store import Store, silence_max_ms
@@ -24,11 +24,13 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
     """Refuse a checkpoint of another query; returns the epoch to begin with, which Redis then has too, and the key."""
     checkpoint = Checkpoint(location)
     body = {"name": query.name, **shape}
+    if query.owners:
+        body["owners"] = query.owners
     last_batch = checkpoint.last_batch()
     if last_batch is None:
         check_name_is_free(query.name, location, store)
         incarnation = secrets.token_hex(8)
-        epoch = first_epoch(query.name, incarnation, dealt_in_turn(query.partitions, query.workers))
+        epoch = first_epoch(query.name, incarnation, query.first_owners)
         checkpoint.write(KEY_FILE, secrets.token_hex(32))
         checkpoint.write(DEFINITION_FILE, json.dumps({"incarnation": incarnation, **body}, indent=1, sort_keys=True))
         store.restore(epoch)
@@ -58,11 +60,23 @@ def claim_checkpoint(query: JoinQuery, shape: dict[str, Any], location: str, sto
 
 def _check_same(known: dict[str, Any], wanted: dict[str, Any], location: str) -> None:
     wanted = json.loads(json.dumps(wanted))
+    _check_same_owners(known.pop("owners", None), wanted.pop("owners", None))
     changed = sorted(name for name in known.keys() | wanted.keys() if known.get(name) != wanted.get(name))
     if changed:
         told = "; ".join(f"{name} was {known.get(name)!r} and is now {wanted.get(name)!r}" for name in changed)
         raise CheckpointMismatch(
             "checkpoint", location, f"was made by another query: {told}", "Use a new checkpoint, or the old definition."
+        )
+
+
+def _check_same_owners(known: Any, wanted: Any) -> None:
+    """Other first owners would change nothing any more: silence would let the user believe that they had."""
+    if known != wanted:
+        raise CheckpointMismatch(
+            "owners",
+            wanted,
+            f"is not what this checkpoint began with ({known}), and a checkpoint keeps the mapping that it has",
+            "Write it as it was; to move groups now: trimtab rebalance. Or begin with a new checkpoint.",
         )
 
 

@@ -52,7 +52,7 @@ def build_join(
         raise InvalidInput("spark", type(spark).__name__, "is a Spark Connect session", "Use a classic SparkSession.")
     if not checkpoint.strip():
         raise InvalidInput(
-            "checkpoint", checkpoint, "is no directory", "Name the one that checkpointLocation is set to."
+            "checkpoint", checkpoint, "is not a directory", "Name the one that checkpointLocation is set to."
         )
     if "://" not in checkpoint and not checkpoint.startswith("file:"):
         # Executors have working directories of their own; Spark, too, reads a relative path from the driver's.

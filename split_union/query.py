@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from plans.tree import parse_plan
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
+from trimtab.owners import FirstOwners, first_owners, parse_first_owners
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ class Stream(_Checked):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise InvalidInput("name", name, "is no name for a stream", "Use letters, digits and _, a letter first.")
+            raise InvalidInput("name", name, "is not a name for a stream", "Use letters, digits and _, a letter first.")
         return name
 
     @field_validator("key")
@@ -85,14 +86,14 @@ class Stream(_Checked):
     def _check_key(cls, key: str | tuple[str, ...]) -> str | tuple[str, ...]:
         columns = (key,) if isinstance(key, str) else key
         if not columns or not all(columns) or len(set(columns)) != len(columns):
-            raise InvalidInput("key", key, "is no list of different columns", "Name each key column once.")
+            raise InvalidInput("key", key, "is not a list of different columns", "Name each key column once.")
         return key
 
     @field_validator("time")
     @classmethod
     def _check_time(cls, time: str) -> str:
         if not time:
-            raise InvalidInput("time", time, "is no column", "Name the column that holds the event time.")
+            raise InvalidInput("time", time, "is not a column", "Name the column that holds the event time.")
         return time
 
     @property
@@ -117,6 +118,7 @@ class JoinQuery(_Checked):
         "where": "a list of SQL conditions",
         "ordered": "True or False",
         "plan": "a join tree, or one for each of some workers by number",
+        "owners": 'a dictionary such as {0: "50%", 2: [4, 9, 17]}: worker -> share or list of partition groups',
     }
 
     name: str
@@ -132,6 +134,9 @@ class JoinQuery(_Checked):
     plan: str | dict[int, str] = "left-deep"
     """The join tree: left-deep, mjoin (one multi-way operator), or a tree such as "((B C) A)"; or one for each of some
     workers by number, the others then being left-deep. A worker keeps the plan that it started with."""
+    owners: FirstOwners = {}
+    """Who owns which partition groups at first: worker -> share such as "50%", or list of groups. The remaining groups
+    are dealt in turn among the workers that are not named. A checkpoint keeps the mapping that it has."""
 
     @property
     def window_us(self) -> int:
@@ -148,17 +153,27 @@ class JoinQuery(_Checked):
             return (self.plan,) * self.workers
         return tuple(self.plan.get(worker, "left-deep") for worker in range(self.workers))
 
+    @property
+    def first_owners(self) -> tuple[int, ...]:
+        """The owner of each partition group in the first epoch."""
+        return first_owners(self.owners, self.partitions, self.workers)
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
         if not _QUERY_NAME.fullmatch(name):
-            raise InvalidInput("name", name, "is no name for a query", "Use up to 100 letters, digits, _, . and -.")
+            raise InvalidInput("name", name, "is not a name for a query", "Use up to 100 letters, digits, _, . and -.")
         return name
 
     @field_validator("where", mode="before")
     @classmethod
     def _one_condition_is_a_list(cls, where: Any) -> Any:
         return (where,) if isinstance(where, str) else where
+
+    @field_validator("owners", mode="before")
+    @classmethod
+    def _parse_owners(cls, owners: Any) -> FirstOwners:
+        return parse_first_owners(owners)
 
     @model_validator(mode="after")
     def _check(self) -> JoinQuery:
@@ -189,7 +204,7 @@ class JoinQuery(_Checked):
         if not 1 <= self.partitions <= PARTITIONS_MAX:
             raise InvalidInput("partitions", self.partitions, "is out of range", f"Use 1 to {PARTITIONS_MAX}.")
         if self.workers < 1:
-            raise InvalidInput("workers", self.workers, "is no number of workers", "Use 1 or more.")
+            raise InvalidInput("workers", self.workers, "is not a number of workers", "Use 1 or more.")
         if self.workers > self.partitions:
             raise InvalidInput(
                 "workers",
@@ -203,9 +218,10 @@ class JoinQuery(_Checked):
             for worker, plan in self.plan.items():
                 if not 0 <= worker < self.workers:
                     raise InvalidInput(
-                        "plan", worker, "is no worker of this query", f"Use a number from 0 to {self.workers - 1}."
+                        "plan", worker, "is not a worker of this query", f"Use a number from 0 to {self.workers - 1}."
                     )
                 parse_plan(plan, names, f"plan[{worker}]")
+        first_owners(self.owners, self.partitions, self.workers)
         return self
 
     def join(

@@ -123,7 +123,7 @@ def _field(stream: Stream, frame: DataFrame, column: str, role: str, case_sensit
     raise InvalidInput(
         f"streams[{stream.name!r}].{role}",
         column,
-        "is no column of the input",
+        "is not a column of the input",
         f"{hint}It has: {', '.join(frame.columns)}.",
     )
 
@@ -179,7 +179,7 @@ def _check_time(query: JoinQuery, stream: Stream, frame: DataFrame, time: T.Stru
         raise InvalidInput(
             field,
             f"{time.name} {time.dataType.simpleString()}",
-            "is no timestamp (with time zone)",
+            "is not a timestamp (with time zone)",
             "Cast it to timestamp.",
         )
     marked = [f.name for f in frame.schema.fields if WATERMARK_METADATA in (f.metadata or {})]

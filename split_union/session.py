@@ -1,6 +1,6 @@
 """Session settings that the join needs, and the ones it cannot live with.
 
-Spark's defaults are unsafe or slow for state of this kind (architecture, section 9). A setting that the user has made
+Spark's defaults are unsafe or slow for state of this kind. A setting that the user has made
 differently is never overwritten: it is refused by name.
 """
 

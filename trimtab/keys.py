@@ -121,7 +121,7 @@ def _encoded(value: Any) -> bytes:
         return b"t" + value.encode()
     if isinstance(value, bool | int | decimal.Decimal):
         return b"i" + str(value).encode()
-    raise TypeError(f"a {type(value).__name__} is no part of a key")
+    raise TypeError(f"a {type(value).__name__} cannot be part of a key")
 
 
 def _integers(array: pa.Array) -> npt.NDArray[np.int64]:

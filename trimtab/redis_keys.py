@@ -58,7 +58,7 @@ def mapping(query: str) -> str:
 
 
 def report(query: str, batch: int) -> str:
-    """Hash: worker -> its report of one batch, as JSON. Expires."""
+    """Hash: "WORKER:STAMP" -> the report of one attempt at a batch, as JSON. Expires."""
     return f"trimtab:{{{query}}}:report:{batch}"
 
 

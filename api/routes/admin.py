@@ -1,4 +1,4 @@
-"""For administrators: which keys there are, who asked what. Keys are made by the CLI alone, next to Redis."""
+"""For administrators: keys and the audit log. Keys are made by the CLI alone, which needs access to Redis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from api.audit import Audit
+from api.audit import AuditLog
 from api.backend import Use, not_found
 from api.keys import NAME, KeyRecord, KeyStore
 from api.routes.documents import answers
@@ -35,15 +35,19 @@ async def keys(use: Use) -> Json:
 
 @router.delete("/keys/{key}", summary="Revoke a key", responses=answers({"revoked": [_KEY]}, 404))
 async def revoke(key: Annotated[str, Path(pattern=f"^{NAME}$", description="Its id or name.")], use: Use) -> Json:
-    gone = await KeyStore(use.store.client).revoke(key)
-    if not gone:
+    revoked = await KeyStore(use.store.client).revoke(key)
+    if not revoked:
         raise not_found("key", key, "key", "See GET /v1/keys for ids and names.")
-    return {"revoked": [_shown(each) for each in gone]}
+    return {"revoked": [_shown(each) for each in revoked]}
 
 
-@router.get("/audit", summary="Who asked what, why, and how it ended", responses=answers({"entries": [_ENTRY]}))
+@router.get(
+    "/audit",
+    summary="The audit log: who requested what, why, and how it ended",
+    responses=answers({"entries": [_ENTRY]}),
+)
 async def audit(use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-    return {"entries": await Audit(use.store.client).newest(limit)}
+    return {"entries": await AuditLog(use.store.client).newest(limit)}
 
 
 def _shown(record: KeyRecord) -> Json:

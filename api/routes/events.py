@@ -1,4 +1,4 @@
-"""What happens to a query, as it happens."""
+"""The events of a query, as they happen."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _EVENT = {
 
 @router.get(
     "/{query}/events",
-    summary="Events: a stream (SSE), or the newest as JSON where the client accepts only that",
-    description="`Last-Event-ID` continues after that event. Without it the stream begins with what comes next.",
+    summary="Events as a stream (SSE), or the newest ones as JSON if the client accepts only that",
+    description="`Last-Event-ID` continues after that event. Without it the stream begins with the next event.",
     responses=answers({"query": "orders", "events": [_EVENT]}, 404, 422),
 )
 async def events(
@@ -37,15 +37,14 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    await use.seen(query)
+    await use.check_known(query)
     after = None if last_event_id is None else check_event_id(last_event_id)
     if only_json(request.headers.get("accept")):
-        found = (
-            await use.store.newest_events(query, limit)
-            if after is None
-            else await use.store.events(query, after, limit)
-        )
-        return JSONResponse({"query": query, "events": [asdict(event) for event in found]})
+        if after is None:
+            newest = await use.store.newest_events(query, limit)
+        else:
+            newest = await use.store.events(query, after, limit)
+        return JSONResponse({"query": query, "events": [asdict(event) for event in newest]})
     keys = KeyStore(use.store.client)
 
     async def allowed() -> bool:

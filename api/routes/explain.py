@@ -6,15 +6,15 @@ import asyncio
 
 from fastapi import APIRouter
 
-from api.backend import Backend, QueryName, Use, not_found
+from api.backend import Backend, QueryName, Use, check_group
 from api.problems import unavailable
-from api.proposing import balancer
 from api.routes.documents import answers
 from balancing.explain import Arrival, why_here, why_no_move
 from balancing.load import Snapshot
+from balancing.policies import policy_named
 from balancing.proposal import make_proposal
-from balancing.triggers import TriggerState, accept, decide, parse_trigger_state
-from manager.requests import View
+from balancing.situation import Situation
+from balancing.triggers import accept, decide
 from manager.store import Json, now_ms
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["explain"])
@@ -30,53 +30,46 @@ _HERE: Json = {
 }
 
 
-@router.get("/explain", summary="Why nothing is moved now, or what is about to be", responses=answers(_NOW, 404))
+@router.get("/explain", summary="Why nothing is moved now, or what is about to be moved", responses=answers(_NOW, 404))
 async def explain(query: QueryName, use: Use) -> Json:
-    """Judged anew from the load and the settings as they are, with what the balancer remembers."""
-    load, settings = await _load(use, await use.seen(query)), await use.store.auto(query)
+    """Decided anew from the load and the settings as they are now, with what the balancer remembers."""
+    load, settings = await _load(use, await use.situation(query)), await use.store.auto(query)
     last = await use.store.decision(query)
-    decision = decide(load, settings, _remembered(last), now_ms())
+    decision = decide(load, settings, await use.store.trigger_state(query), now_ms())
     if decision.act:
-        proposal = await asyncio.to_thread(make_proposal, load, balancer(settings.policy), settings, id="explain")
+        proposal = await asyncio.to_thread(make_proposal, load, policy_named(settings.policy), settings, id="explain")
         decision = accept(decision, proposal, settings, now_ms())
     return {"query": query, **why_no_move(load, settings, decision).to_json(), "last_decision": last}
 
 
 @router.get("/partitions/{group}/explain", summary="Why this group is where it is", responses=answers(_HERE, 404, 422))
 async def explain_group(query: QueryName, group: int, use: Use) -> Json:
-    seen = await use.seen(query)
-    if not 0 <= group < seen.partitions:
-        raise not_found("group", group, "group", f"Use a number from 0 to {seen.partitions - 1}.")
-    load, settings = await _load(use, seen), await use.store.auto(query)
-    told = why_here(load, settings, group, await _arrival(use, query, group))
-    return {"query": query, **told.to_json()}
+    situation = await use.situation(query)
+    check_group(group, situation)
+    load, settings = await _load(use, situation), await use.store.auto(query)
+    explanation = why_here(load, settings, group, await _arrival(use, query, group))
+    return {"query": query, **explanation.to_json()}
 
 
-def _remembered(last: Json | None) -> TriggerState:
-    try:
-        return TriggerState() if last is None else parse_trigger_state(last["state"])
-    except (KeyError, TypeError, ValueError):
-        return TriggerState()
-
-
-async def _load(use: Backend, seen: View) -> Snapshot:
-    load = await use.load_now(seen)
+async def _load(use: Backend, situation: Situation) -> Snapshot:
+    load = await use.load_now(situation)
     if load is None:
-        raise unavailable("The load is not known yet: the manager has seen no batch of the query lately")
+        raise unavailable("The load is not known yet: the manager has seen no batch of the query recently")
     return load
 
 
 async def _arrival(use: Backend, query: str, group: int) -> Arrival | None:
     """The newest migration on record that brought the group."""
-    brought = [each for each in (await use.migrations(query)).values() if group in each.moved_groups and each.story]
-    if not brought:
+    migrations = (await use.store.migrations(query)).values()
+    carriers = [each for each in migrations if group in each.moved_groups and each.story]
+    if not carriers:
         return None
-    newest = max(brought, key=lambda each: each.story[-1].at_ms)
+    newest = max(carriers, key=lambda each: each.story[-1].at_ms)
     return Arrival(
         migration=newest.id,
         sender=newest.sender,
         at_ms=newest.story[-1].at_ms,
         strategy=newest.strategy,
         reason=newest.reason,
-        requested_by=newest.requested_by or "nobody on record",
+        requested_by=newest.requested_by or "an unknown user",
     )

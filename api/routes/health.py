@@ -1,4 +1,4 @@
-"""For orchestrators: the two paths that need no key, and tell nothing but yes or no."""
+"""For orchestrators: the two paths that need no key. They answer yes or no, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ async def readyz(use: Use) -> Json:
     except (redis.RedisError, OSError):
         raise unavailable() from None
     if use.not_ready():
-        # Why is in the log: this path is open to everybody.
+        # The reason is in the log: this path is open to everybody.
         raise unavailable("The manager is not ready")
     return {"status": "ready"}

@@ -1,14 +1,14 @@
-"""What would be moved, and what it would cost: made, read, and approved by executing (POST rebalances)."""
+"""Proposals: what would be moved, and what it would cost. They are carried out with POST rebalances."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from api.backend import By, Id, Operation, QueryName, Use
-from api.proposing import fresh_proposal, kept_proposal, reasons_stale
+from api.backend import Backend, By, Id, Operation, QueryName, Use
+from api.proposing import fresh_proposal, named_proposal, reasons_stale
 from api.routes.documents import MUTATION, answers
 from api.schemas import ProposalBody
-from balancing.proposal import parse_proposal
+from balancing.proposal import Proposal
 from manager.store import Json
 
 router = APIRouter(prefix="/v1/queries/{query}/proposals", tags=["proposals"])
@@ -50,11 +50,11 @@ async def create(
     query: QueryName, body: ProposalBody, use: Use, by: By, operation: Operation, response: Response
 ) -> Json:
     name = f"p-{operation}"
-    kept = await use.store.proposal(query, name)  # made before, if the answer to it got lost
-    if kept is None:
-        kept = (await fresh_proposal(use, query, body, name, by)).to_json()
+    proposal = await use.store.proposal(query, name)  # it is there if the answer to the first request got lost
+    if proposal is None:
+        proposal = await fresh_proposal(use, query, body, name, by)
     response.headers["Location"] = f"/v1/queries/{query}/proposals/{name}"
-    return kept | {"stale": await reasons_stale(use, parse_proposal(kept))}
+    return await _view(use, proposal)
 
 
 @router.get(
@@ -63,11 +63,14 @@ async def create(
     responses=answers({"query": "orders", "proposals": [_PROPOSAL]}, 404),
 )
 async def list_proposals(query: QueryName, use: Use) -> Json:
-    await use.seen(query)
-    return {"query": query, "proposals": await use.store.proposals(query)}
+    await use.check_known(query)
+    return {"query": query, "proposals": [each.to_json() for each in await use.store.proposals(query)]}
 
 
 @router.get("/{proposal}", summary="One proposal, and whether it is stale", responses=answers(_PROPOSAL, 404))
 async def one(query: QueryName, proposal: Id, use: Use) -> Json:
-    body = await kept_proposal(use, query, proposal, field="proposal")
-    return body | {"stale": await reasons_stale(use, parse_proposal(body))}
+    return await _view(use, await named_proposal(use, query, proposal))
+
+
+async def _view(use: Backend, proposal: Proposal) -> Json:
+    return proposal.to_json() | {"stale": await reasons_stale(use, proposal)}

@@ -6,10 +6,10 @@ import contextlib
 
 from fastapi import APIRouter
 
-from api.backend import Backend, QueryName, Use, not_found
+from api.backend import Backend, QueryName, Use, check_group
 from api.routes.documents import answers
 from api.views import partition_view, partitions_view, query_view, workers_view
-from manager.requests import Refused
+from balancing.requests import Refused
 from manager.store import Json
 
 router = APIRouter(prefix="/v1/queries", tags=["queries"])
@@ -62,12 +62,12 @@ PARTITION_EXAMPLE: Json = {
 
 @router.get("", summary="All queries that this Redis knows", responses=answers({"queries": [QUERY_EXAMPLE]}))
 async def list_queries(use: Use) -> Json:
-    found = []
+    shown = []
     for name in await use.store.queries():
-        # One that is gone while we look is not there.
+        # A query may vanish between the two reads.
         with contextlib.suppress(Refused):
-            found.append(await _query(use, name))
-    return {"queries": found}
+            shown.append(await _query(use, name))
+    return {"queries": shown}
 
 
 @router.get("/{query}", summary="One query", responses=answers(QUERY_EXAMPLE, 404))
@@ -76,15 +76,13 @@ async def one_query(query: QueryName, use: Use) -> Json:
 
 
 async def _query(use: Backend, query: str) -> Json:
-    seen = await use.seen(query)
     store = use.store
     return query_view(
-        seen,
+        await use.situation(query),
         await store.definition(query),
         await store.heartbeat(query),
         await store.leader(query),
         await store.auto(query),
-        await store.open_migrations(query),
         await store.alarms(query),
     )
 
@@ -95,7 +93,7 @@ async def _query(use: Backend, query: str) -> Json:
     responses=answers({"query": "orders", "epoch": 12, "workers": [WORKER_EXAMPLE]}, 404),
 )
 async def workers(query: QueryName, use: Use) -> Json:
-    return workers_view(await use.seen(query), await use.store.reports(query), await use.load(query))
+    return workers_view(await use.situation(query), await use.store.reports(query), await use.load(query))
 
 
 @router.get(
@@ -104,7 +102,7 @@ async def workers(query: QueryName, use: Use) -> Json:
     responses=answers({"query": "orders", "epoch": 12, "partitions": [PARTITION_EXAMPLE]}, 404),
 )
 async def partitions(query: QueryName, use: Use) -> Json:
-    return partitions_view(await use.seen(query), await use.load(query))
+    return partitions_view(await use.situation(query), await use.load(query))
 
 
 @router.get(
@@ -113,11 +111,10 @@ async def partitions(query: QueryName, use: Use) -> Json:
     responses=answers({"query": "orders", "epoch": 12, **PARTITION_EXAMPLE}, 404, 422),
 )
 async def partition(query: QueryName, group: int, use: Use) -> Json:
-    seen = await use.seen(query)
-    if not 0 <= group < seen.partitions:
-        raise not_found("group", group, "group", f"Use a number from 0 to {seen.partitions - 1}.")
+    situation = await use.situation(query)
+    check_group(group, situation)
     return {
         "query": query,
-        "epoch": seen.epoch.number,
-        **partition_view(seen, await use.load(query), group),
+        "epoch": situation.epoch.number,
+        **partition_view(situation, await use.load(query), group),
     }

@@ -14,7 +14,7 @@ from api.progress import migration_view, rebalance_view
 from api.proposing import carry_out, fresh_proposal, named_proposal
 from api.routes.documents import MUTATION, answers
 from api.schemas import CancelBody, OneWorkerBody, ProposalBody, RebalanceBody
-from manager.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest, parse_rebalance, requested
+from balancing.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest, requested
 from manager.store import Json, now_ms
 
 router = APIRouter(prefix="/v1/queries/{query}", tags=["rebalances"])
@@ -53,7 +53,7 @@ _REBALANCE: Json = {
 @router.post(
     "/rebalances",
     status_code=202,
-    summary="Move groups: as proposed, as named, or as the balancer sees fit",
+    summary="Move groups: a proposal, named groups, or whatever the balancer proposes",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def create(
@@ -66,7 +66,7 @@ async def create(
     elif body.sender is not None and body.receiver is not None:
         request = _explicit(query, body, operation, by)
     else:
-        asked = ProposalBody(
+        wanted = ProposalBody(
             policy=body.policy,
             strategy=body.strategy,
             max_pause=body.max_pause,
@@ -74,7 +74,7 @@ async def create(
             reason=body.reason,
             expected_epoch=body.expected_epoch,
         )
-        proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
+        proposal = await fresh_proposal(use, query, wanted, f"p-{operation}", by)
         request = await carry_out(use, query, proposal, body, operation, by)
     return await _submit(use, request, response, single=body.sender is not None)
 
@@ -82,7 +82,7 @@ async def create(
 @router.post(
     "/drain",
     status_code=202,
-    summary="Leave a worker empty, for scale-in",
+    summary="Move everything away from a worker, for scale-in",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def drain(
@@ -108,7 +108,7 @@ async def _one_worker(
 ) -> Json:
     if known := await _made_before(use, query, operation, response):
         return known
-    asked = ProposalBody(
+    wanted = ProposalBody(
         policy=policy,
         worker=body.worker,
         strategy=body.strategy,
@@ -117,7 +117,7 @@ async def _one_worker(
         reason=body.reason,
         expected_epoch=body.expected_epoch,
     )
-    proposal = await fresh_proposal(use, query, asked, f"p-{operation}", by)
+    proposal = await fresh_proposal(use, query, wanted, f"p-{operation}", by)
     return await _submit(use, await carry_out(use, query, proposal, body, operation, by), response, single=False)
 
 
@@ -127,16 +127,15 @@ async def _one_worker(
     responses=answers({"query": "orders", "rebalances": [_REBALANCE]}, 404),
 )
 async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-    await use.seen(query)
-    records = [parse_rebalance(body) for body in (await use.store.rebalances(query)).values()]
-    records.sort(key=lambda each: (-each.created_ms, each.id))
+    await use.check_known(query)
+    records = sorted((await use.store.rebalances(query)).values(), key=lambda each: (-each.created_ms, each.id))
     shown = await _migrations(use, query)
     return {"query": query, "rebalances": [_view(record, shown) for record in records[:limit]]}
 
 
 @router.get(
     "/rebalances/{rebalance}",
-    summary="One rebalance: steps with times, progress, time to go, audit",
+    summary="One rebalance: steps with times, progress, remaining time, audit",
     responses=answers(_REBALANCE, 404),
 )
 async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
@@ -147,7 +146,7 @@ async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
 @router.post(
     "/rebalances/{rebalance}/cancel",
     status_code=202,
-    summary="Cancel: what is not past its point of no return goes back",
+    summary="Cancel: everything that is not past its point of no return is taken back",
     responses=answers(_REBALANCE, *MUTATION, status=202),
 )
 async def cancel_rebalance(
@@ -161,7 +160,9 @@ async def cancel_rebalance(
             raise _too_late("rebalance", rebalance, record.state)
         if mine and not any(each["can_be_cancelled"] for each in mine):
             raise _too_late("rebalance", rebalance, "past its point of no return")
-    request = CancelRequest(id=f"c-{operation}", query=query, rebalance=rebalance, reason=body.reason, by=str(by))
+    request = CancelRequest(
+        id=f"c-{operation}", query=query, rebalance=rebalance, reason=body.reason, by=str(by), at_ms=now_ms()
+    )
     await use.cancel(request, operation)
     return rebalance_view(record, mine)
 
@@ -172,7 +173,7 @@ async def cancel_rebalance(
     responses=answers({"query": "orders", "migrations": [_MIGRATION]}, 404),
 )
 async def list_migrations(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-    await use.seen(query)
+    await use.check_known(query)
     shown = sorted((await _migrations(use, query)).values(), key=lambda each: (-each["created_ms"], each["id"]))
     return {"query": query, "migrations": shown[:limit]}
 
@@ -191,32 +192,33 @@ async def one_migration(query: QueryName, migration: Id, use: Use) -> Json:
 async def cancel_migration(
     query: QueryName, migration: Id, body: CancelBody, use: Use, by: By, operation: Operation
 ) -> Json:
-    found = await _known_migration(use, query, migration)
-    if not found["can_be_cancelled"] and not await use.cancelled_before(operation):
-        raise _too_late("migration", migration, found["outcome"] or "past its point of no return")
-    request = CancelRequest(id=f"c-{operation}", query=query, migration=migration, reason=body.reason, by=str(by))
+    shown = await _known_migration(use, query, migration)
+    if not shown["can_be_cancelled"] and not await use.cancelled_before(operation):
+        raise _too_late("migration", migration, shown["outcome"] or "past its point of no return")
+    request = CancelRequest(
+        id=f"c-{operation}", query=query, migration=migration, reason=body.reason, by=str(by), at_ms=now_ms()
+    )
     await use.cancel(request, operation)
-    return found
+    return shown
 
 
 @router.get(
     "/history",
-    summary="What has ended: rebalances and migrations, newest first",
+    summary="Rebalances and migrations that have ended, newest first",
     responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404),
 )
 async def history(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
-    await use.seen(query)
+    await use.check_known(query)
     shown = await _migrations(use, query)
-    records = {name: parse_rebalance(body) for name, body in (await use.store.rebalances(query)).items()}
-    told: list[Json] = []
+    records = await use.store.rebalances(query)
+    entries: list[Json] = []
     for member, ended_ms in await use.store.history(query, limit):
         kind, _, name = member.partition(":")
-        found = shown.get(name) if kind == "migration" else None
-        if kind == "rebalance" and name in records:
-            found = _view(records[name], shown)
-        if found is not None:
-            told.append({"kind": kind, **found, "ended_ms": ended_ms})
-    return {"query": query, "history": told}
+        if kind == "migration" and name in shown:
+            entries.append({"kind": kind, **shown[name], "ended_ms": ended_ms})
+        elif kind == "rebalance" and name in records:
+            entries.append({"kind": kind, **_view(records[name], shown), "ended_ms": ended_ms})
+    return {"query": query, "history": entries}
 
 
 def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> RebalanceRequest:
@@ -238,16 +240,18 @@ def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> Re
         reason=body.reason,
         by=str(by),
         expected_epoch=body.expected_epoch,
+        at_ms=now_ms(),
     )
 
 
 async def _made_before(use: Backend, query: str, operation: str, response: Response) -> Json | None:
-    """What this request made when it came first and its answer got lost. Asked before anything is judged: by now the
-    groups are on their way, and the same wish would be refused."""
-    known = await use.store.rebalance(query, f"r-{operation}")
-    if known is None:
+    """What this request made when it came first and its answer got lost.
+
+    This is asked before anything is checked: by now the groups are moving, and the same request would be refused.
+    """
+    record = await use.store.rebalance(query, f"r-{operation}")
+    if record is None:
         return None
-    record = parse_rebalance(known)
     _locate(response, query, record.id)
     return _view(record, await _migrations(use, query, record.migrations))
 
@@ -263,24 +267,26 @@ def _locate(response: Response, query: str, rebalance: str) -> None:
 
 
 async def _migrations(use: Backend, query: str, names: Sequence[str] | None = None) -> dict[str, Json]:
+    store = use.store
+    migrations = await (store.migrations(query) if names is None else store.migrations_named(query, names))
     track_s, now = await use.track_s(query), now_ms()
-    return {name: migration_view(each, now, track_s) for name, each in (await use.migrations(query, names)).items()}
+    return {name: migration_view(each, now, track_s) for name, each in migrations.items()}
 
 
 async def _known(use: Backend, query: str, rebalance: str) -> Rebalance:
-    await use.seen(query)
-    body = await use.store.rebalance(query, rebalance)
-    if body is None:
+    await use.check_known(query)
+    record = await use.store.rebalance(query, rebalance)
+    if record is None:
         raise not_found("rebalance", rebalance, "rebalance", f"See GET /v1/queries/{query}/rebalances.")
-    return parse_rebalance(body)
+    return record
 
 
 async def _known_migration(use: Backend, query: str, migration: str) -> Json:
-    await use.seen(query)
-    found = (await _migrations(use, query, [migration])).get(migration)
-    if found is None:
+    await use.check_known(query)
+    shown = (await _migrations(use, query, [migration])).get(migration)
+    if shown is None:
         raise not_found("migration", migration, "migration", f"See GET /v1/queries/{query}/migrations.")
-    return found
+    return shown
 
 
 def _view(record: Rebalance, migrations: dict[str, Json]) -> Json:
@@ -294,5 +300,5 @@ def _too_late(field: str, value: str, state: str) -> Problem:
         f"{field} {value} cannot be cancelled: it is {state}.",
         field=field,
         value=value,
-        remedy="Ask for a rebalance the other way if the groups should be back.",
+        remedy="To move the groups back, request a rebalance in the other direction.",
     )

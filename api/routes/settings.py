@@ -1,4 +1,4 @@
-"""What operators set for a query: when the balancer acts by itself, and what no policy may touch."""
+"""What operators set for a query: when the balancer acts by itself, and what no policy may move."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fastapi import APIRouter
 from api.backend import Backend, QueryName, Use
 from api.routes.documents import answers
 from api.schemas import AutoBody, RulesBody
+from balancing.requests import Refused, check_expected_epoch
+from balancing.rules import Rules
 from balancing.settings import Settings, parse_settings
-from manager.requests import Refused, View
-from manager.settings import Rules
+from balancing.situation import Situation
 from manager.store import Json
 from trimtab.errors import InvalidInput
 
@@ -28,7 +29,7 @@ _SHOWN = {"auto": "enabled", "max_pause_ms": "max_pause"}
     responses=answers(_AUTO | {"last_decision": _DECISION}, 404),
 )
 async def auto(query: QueryName, use: Use) -> Json:
-    await use.seen(query)
+    await use.check_known(query)
     return _shown(query, await use.store.auto(query)) | {"last_decision": await use.store.decision(query)}
 
 
@@ -47,43 +48,37 @@ async def set_auto(query: QueryName, body: AutoBody, use: Use) -> Json:
 
 @router.get("/rules", summary="Pinned groups and excluded workers", responses=answers(_RULES, 404))
 async def rules(query: QueryName, use: Use) -> Json:
-    return _rules(query, (await use.seen(query)).rules)
+    await use.check_known(query)
+    return _rules(query, await use.store.rules(query))
 
 
 @router.put("/rules", summary="Pin groups, exclude workers", responses=answers(_RULES, 404, 409, 415, 422))
 async def set_rules(query: QueryName, body: RulesBody, use: Use) -> Json:
-    seen = await _expect(use, query, body.expected_epoch)
-    pinned = seen.rules.pinned if body.pinned is None else frozenset(body.pinned)
-    excluded = seen.rules.excluded if body.excluded is None else frozenset(body.excluded)
-    _check_numbers("pinned", pinned, seen.partitions, "group")
-    _check_numbers("excluded", excluded, seen.workers, "worker")
+    situation = await _expect(use, query, body.expected_epoch)
+    pinned = situation.rules.pinned if body.pinned is None else frozenset(body.pinned)
+    excluded = situation.rules.excluded if body.excluded is None else frozenset(body.excluded)
+    _check_numbers("pinned", pinned, situation.partitions, "group")
+    _check_numbers("excluded", excluded, situation.workers, "worker")
     changed = Rules(pinned=pinned, excluded=excluded)
     await use.store.set_rules(query, changed)
     return _rules(query, changed)
 
 
-async def _expect(use: Backend, query: str, epoch: int | None) -> View:
-    seen = await use.seen(query)
-    if epoch is not None and epoch != seen.epoch.number:
-        raise Refused(
-            "expected_epoch",
-            epoch,
-            f"is not the query's epoch, which is {seen.epoch.number}",
-            "Look at the mapping again, then repeat the request with the new epoch.",
-            409,
-        )
-    return seen
+async def _expect(use: Backend, query: str, epoch: int | None) -> Situation:
+    situation = await use.situation(query)
+    check_expected_epoch(epoch, situation)
+    return situation
 
 
 def _check_numbers(field: str, numbers: Iterable[int], count: int, what: str) -> None:
     for number in sorted(numbers):
         if not 0 <= number < count:
-            raise Refused(field, number, f"is no {what} of this query", f"Use numbers from 0 to {count - 1}.")
+            raise Refused(field, number, f"is not a {what} of this query", f"Use numbers from 0 to {count - 1}.")
 
 
 def _shown(query: str, settings: Settings) -> Json:
     return {"query": query, **{_SHOWN.get(name, name): value for name, value in settings.to_json().items()}}
 
 
-def _rules(query: str, found: Rules) -> Json:
-    return {"query": query, "pinned": sorted(found.pinned), "excluded": sorted(found.excluded)}
+def _rules(query: str, rules: Rules) -> Json:
+    return {"query": query, "pinned": sorted(rules.pinned), "excluded": sorted(rules.excluded)}

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from balancing.load import Ints, Snapshot
-from balancing.settings import Measure, Settings
+from balancing.settings import Settings
+from balancing.words import Measure
 from trimtab.errors import InvalidInput
 
 GROUP_EXCEEDS_MEAN: Final = "group-exceeds-mean"
@@ -126,7 +127,7 @@ def oversized_groups(snapshot: Snapshot, measure: Measure) -> tuple[Finding, ...
 def check_worker(snapshot: Snapshot, worker: int) -> None:
     if not 0 <= worker < len(snapshot.workers):
         raise InvalidInput(
-            "worker", worker, "is no worker of this query", f"Use a number from 0 to {len(snapshot.workers) - 1}."
+            "worker", worker, "is not a worker of this query", f"Use a number from 0 to {len(snapshot.workers) - 1}."
         )
     if not snapshot.workers[worker].alive:
         raise InvalidInput("worker", worker, "is down", "Wait until it reports again.")

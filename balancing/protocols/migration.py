@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from balancing.audit import Audit, parse_audit
+from balancing.audit import MigrationAudit, parse_audit
 from balancing.protocols.events import (
     CancelRequested,
     Event,
@@ -141,7 +141,7 @@ class Migration:
     adopted: bool = False
     """Made again from the open moves of a bound epoch, because the journal was gone."""
     story: tuple[StoryLine, ...] = ()
-    audit: Audit = field(default_factory=Audit)
+    audit: MigrationAudit = field(default_factory=MigrationAudit)
 
     @property
     def table(self) -> Table:

@@ -80,6 +80,9 @@ MSLB: Final = Table(
         Row(State.RECEIVING, HeldTooLong, State.RETURNING, 0, "HeldTooLong", publishes=True),
         # The way back.
         Row(State.DEACTIVATING, ExportFailed, State.RETURNING, 0, "ExportFailed", publishes=True),
+        # Steps 4 to 6 are learnt together, but a manager may die between them, and the package may be lost by then.
+        Row(State.DEACTIVATED, ExportFailed, State.RETURNING, 0, "ExportFailed", publishes=True),
+        Row(State.SENDING, ExportFailed, State.RETURNING, 0, "ExportFailed", publishes=True),
         Row(State.DEACTIVATING, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),
         Row(State.DEACTIVATED, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),
         Row(State.SENDING, CancelRequested, State.RETURNING, 0, "Cancel", publishes=True),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from balancing.audit import Audit
+from balancing.audit import MigrationAudit
 from balancing.protocols.migration import (
     ROLLED_BACK,
     Instruction,
@@ -174,7 +174,7 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, n
             reason="adopted",
             requested_by="manager",
             created_ms=now_ms,
-            audit=Audit(unchecked_batches=1),  # at least: nobody knows what came before
+            audit=MigrationAudit(unchecked_batches=1),  # at least: nobody knows what came before
         )
     reopened = replace(migration, outcome="", adopted=True, remaining=(), waves=migration.waves[: number - 1])
     return _with_open_wave(reopened, move, number, bound)

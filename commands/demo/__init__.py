@@ -1,1 +1,1 @@
-"""The main job where nothing is installed: a skewed join, live, and checked by another SQL engine."""
+"""The demo: a skewed join that needs no installation, shown live, and checked by another SQL engine."""

@@ -74,8 +74,8 @@ def _directory(keep: Path | None) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trimtab demo",
-        description="Joins three skewed streams on local executors while the manager levels their load, and has DuckDB "
-        "check the result.",
+        description="Joins three skewed streams on local executors while the manager balances their load. DuckDB "
+        "checks the result.",
     )
     parser.add_argument("--duration", type=seconds, default=75.0, metavar="TIME", help="of streaming (75s)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and sums up at its end."""
+"""What the demo shows while it runs, and its summary at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trimtab.reports import WorkerReport
 
 SPEED_BATCHES: Final = 5
 RECENT_S: Final = 6.0
-"""Rates are means over about this time, so that the table can be read."""
+"""Rates are means over about this time, so that the table does not flicker."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Board:
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, dict[int, WorkerReport]]] = deque()
-        self._seen_s: float | None = None
+        self._batch_end_s: float | None = None
         self._hits: dict[int, int] = {}
         self._rebuilds: dict[int, int] = {}
         self._batch_ms: list[int] = []
@@ -51,20 +51,20 @@ class Board:
         self.null = 0
         self.watermark_us = 0
         self.news = ""
-        """What the manager said last."""
+        """The manager's newest event."""
         self._speeds: list[tuple[int, float]] = []
         """Epoch and rows per second of each batch with rows."""
         self._homes: dict[int, int] = {}
         self._moved: set[int] = set()
 
     def add(self, progress: BatchProgress, reports: Mapping[int, WorkerReport], now_s: float) -> None:
-        """A batch that was seen to be finished at `now_s`, on any clock that goes forward."""
-        span_s = progress.ms / 1000 if self._seen_s is None else max(0.001, now_s - self._seen_s)
-        self._seen_s = now_s
+        """A batch that had finished at `now_s`, on any monotonic clock."""
+        span_s = progress.ms / 1000 if self._batch_end_s is None else max(0.001, now_s - self._batch_end_s)
+        self._batch_end_s = now_s
         self.batch = progress.batch
         self.input_rows += progress.rows
         if progress.rows:
-            # A batch that only ticks says nothing about the load.
+            # A batch without rows says nothing about the load.
             self._batch_ms.append(progress.ms)
             self._speeds.append((max((r.epoch for r in reports.values()), default=0), progress.rows_per_s))
             self._recent.append((span_s, dict(reports)))
@@ -80,27 +80,27 @@ class Board:
             counts[worker] = counts.get(worker, 0) + 1
 
     def _note_homes(self, worker: int, report: WorkerReport) -> None:
-        """Which groups' rows came to another worker than at first."""
+        """Note the groups whose rows go to another worker than at first."""
         for group, rows in zip(report.groups, report.group_rows, strict=True):
             if rows and self._homes.setdefault(group, worker) != worker:
                 self._moved.add(group)
 
     def lines(self) -> list[WorkerLine]:
-        """The newest of each worker, its rates over the recent batches."""
+        """One line per worker: its newest state, and its rates over the recent batches."""
         if not self._recent:
             return []
         newest = {worker: report for _, reports in self._recent for worker, report in reports.items()}
         seconds = max(0.001, sum(span for span, _ in self._recent))
         workers = sorted(newest)
-        seen = {worker: [reports[worker] for _, reports in self._recent if worker in reports] for worker in workers}
-        parts = shares([sum(report.work for report in seen[worker]) for worker in workers])
+        recent = {worker: [reports[worker] for _, reports in self._recent if worker in reports] for worker in workers}
+        parts = shares([sum(report.work for report in recent[worker]) for worker in workers])
         return [
             WorkerLine(
                 worker=worker,
-                rows_per_s=sum(sum(report.rows.values()) for report in seen[worker]) / seconds,
+                rows_per_s=sum(sum(report.rows.values()) for report in recent[worker]) / seconds,
                 state_rows=newest[worker].state_rows,
                 state_mb=newest[worker].state_bytes / 1e6,
-                cpu_percent=sum(report.cpu_ns for report in seen[worker]) / seconds / 1e7,
+                cpu_percent=sum(report.cpu_ns for report in recent[worker]) / seconds / 1e7,
                 share=share,
                 hits=self._hits.get(worker, 0),
                 rebuilds=self._rebuilds.get(worker, 0),
@@ -116,7 +116,7 @@ class Board:
         )
 
     def plain(self, phase: str) -> str:
-        """One line for where there is no terminal."""
+        """One line, without a terminal."""
         if self.batch < 0:
             return phase
         parts = " ".join(f"w{line.worker} {line.rows_per_s:,.0f}/s {line.share:.0%}" for line in self.lines())
@@ -158,7 +158,7 @@ class Board:
         }
 
     def _gain(self) -> dict[str, Any]:
-        """Rows per second in the last batches before the first epoch of the manager, and in the last of all."""
+        """Rows per second in the last batches before the manager's first epoch, and in the last batches of the run."""
         first = min((epoch for epoch, _ in self._speeds), default=0)
         before = [speed for epoch, speed in self._speeds if epoch == first][-SPEED_BATCHES:]
         after = [speed for epoch, speed in self._speeds if epoch > first][-SPEED_BATCHES:]

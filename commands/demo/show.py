@@ -1,4 +1,4 @@
-"""Runs the demo: produce, join, balance, show, drain, and let DuckDB judge."""
+"""Runs the demo: produces rows, joins them, balances, shows the progress, and lets DuckDB check the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.live import Live
 from api.embedded import EmbeddedServer
 from commands.demo import workload as work
 from commands.demo.board import Board
-from commands.demo.oracle import Verdict, committed_files, verdict
+from commands.demo.oracle import JoinVerdict, committed_files, verdict
 from commands.remote.client import Client
 from commands.runner.failures import root_cause
 from commands.runner.progress import ProgressReader
@@ -39,9 +39,9 @@ NAME: Final = "demo"
 POLL_S: Final = 0.25
 PLAIN_EVERY_S: Final = 5.0
 BACKLOG_BATCHES: Final = 2
-"""So many batches' rows may wait to be read: enough that the query never waits for them."""
+"""How many batches of rows may wait to be read: enough that the query never waits for rows."""
 SKEWED_BATCHES: Final = work.LATENESS_US // (work.SLICES_PER_BATCH * work.SLICE_US) + 6
-"""By then the state is full, and the skew has been seen for some batches: now the balancer may act."""
+"""By then the state is full and the skew is visible for some batches: now the balancer may act."""
 BALANCER: Final = {"enabled": True, "cool_down_s": 5.0, "min_batches": 3}
 """Quicker than the defaults, since the demo is short."""
 
@@ -58,16 +58,16 @@ class DemoOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     summary: dict[str, Any]
-    verdict: Verdict | None
-    """None: interrupted before the input was joined to its end."""
+    verdict: JoinVerdict | None
+    """None: interrupted before all input was joined."""
 
     def as_json(self) -> dict[str, Any]:
         return {"summary": self.summary, "verdict": None if self.verdict is None else asdict(self.verdict)}
 
 
-def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
+def run_demo(options: DemoOptions, stop: StopRequest) -> DemoOutcome:
     console = Console()
     master = f"local-cluster[{options.executors},1,1024]"
     console.print(f"Starting Redis and Spark ({master}) with {options.workers} workers ...", highlight=False)
@@ -86,8 +86,8 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
     summary = board.summary(streamed_s)
     _print_summary(console, summary)
     if not finished:
-        console.print("Interrupted: the input was not joined to its end, so there is no verdict.")
-        return Outcome(summary, None)
+        console.print("Interrupted before all input was joined, so there is no verdict.")
+        return DemoOutcome(summary, None)
     console.print("DuckDB joins the same input files ...")
     inputs = {stream: sorted((load.directory / stream).glob("*.parquet")) for stream in work.STREAMS}
     judged = verdict(
@@ -97,7 +97,7 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> Outcome:
         late_before_us=load.late_before_us,
     )
     console.print(str(judged), style="bold green" if judged.good else "bold red", highlight=False)
-    return Outcome(summary, judged)
+    return DemoOutcome(summary, judged)
 
 
 def _spark(options: DemoOptions, master: str) -> SparkSession:
@@ -114,10 +114,10 @@ def _spark(options: DemoOptions, master: str) -> SparkSession:
     return make_session(master=master, app_name="trimtab demo", config=config, scratch=options.directory)
 
 
-def _workload(spark: SparkSession, options: DemoOptions) -> work.Workload:
+def _workload(spark: SparkSession, options: DemoOptions) -> work.DemoWorkload:
     """Spark itself says which key falls into which group: that is how the skew can be aimed at one worker."""
     rows = spark.range(0, work.KEYS, 1, 1).selectExpr(f"pmod(xxhash64(id), {work.PARTITIONS}) AS g").collect()
-    return work.Workload(
+    return work.DemoWorkload(
         options.directory / "input",
         seed=options.seed,
         rows_per_s=options.rows_per_s,
@@ -127,7 +127,7 @@ def _workload(spark: SparkSession, options: DemoOptions) -> work.Workload:
     )
 
 
-def _joined(spark: SparkSession, options: DemoOptions, load: work.Workload, url: str) -> DataFrame:
+def _joined(spark: SparkSession, options: DemoOptions, load: work.DemoWorkload, url: str) -> DataFrame:
     join = JoinQuery(
         name=NAME,
         window=spark_interval(work.WINDOW_US),
@@ -145,7 +145,7 @@ def _joined(spark: SparkSession, options: DemoOptions, load: work.Workload, url:
 def _stream(
     spark: SparkSession,
     options: DemoOptions,
-    load: work.Workload,
+    load: work.DemoWorkload,
     board: Board,
     url: str,
     manager: Client | None,
@@ -206,7 +206,7 @@ def _stream(
 
 
 class _Watch:
-    """Follows the query: every finished batch goes to the board, and a failure comes out as an error."""
+    """Follows the query: adds every finished batch to the board, and raises an error if the query fails."""
 
     def __init__(self, query: StreamingQuery, board: Board, store: Store, stop: StopRequest) -> None:
         self._query = query
@@ -230,13 +230,13 @@ class _Watch:
         return self._reader.last_batch
 
     def _news(self) -> str:
-        """What the manager said last."""
+        """The text of the manager's newest event."""
         try:
             entries: Any = self._store.client.xrevrange(redis_keys.events(NAME), count=20)
         except redis.RedisError:
             return ""
-        told = (json.loads(entry["event"]) for _, entry in entries)
-        return next((event["text"] for event in told if event["kind"] in ("step", "rebalance", "alarm")), "")
+        events = (json.loads(entry["event"]) for _, entry in entries)
+        return next((event["text"] for event in events if event["kind"] in ("step", "rebalance", "alarm")), "")
 
     def until(self, done: Any, show: Any) -> None:
         while not done() and not self._stop:
@@ -247,7 +247,7 @@ class _Watch:
 
 @contextlib.contextmanager
 def _screen(console: Console, board: Board) -> Iterator[Any]:
-    """A table that changes in place in a terminal; elsewhere a line now and then."""
+    """In a terminal a table that is updated in place; elsewhere a line every few seconds."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
@@ -256,12 +256,12 @@ def _screen(console: Console, board: Board) -> Iterator[Any]:
 
             yield update
         return
-    told_at = 0.0
+    printed_at = 0.0
 
     def tell(phase: str, last: bool = False) -> None:
-        nonlocal told_at
-        if last or time.monotonic() - told_at >= PLAIN_EVERY_S:
-            told_at = time.monotonic()
+        nonlocal printed_at
+        if last or time.monotonic() - printed_at >= PLAIN_EVERY_S:
+            printed_at = time.monotonic()
             print(board.plain(phase), flush=True)
             if last:
                 from commands.runner.show import print_table
@@ -281,8 +281,8 @@ def _print_summary(console: Console, summary: dict[str, Any]) -> None:
     )
     if summary["rows_per_s_after"]:
         console.print(
-            f"Before the manager moved anything {summary['rows_per_s_before']:,} rows/s, at the end "
-            f"{summary['rows_per_s_after']:,}: {summary['gain']:.2f}x; {summary['groups_moved']} groups have moved",
+            f"Before the manager moved groups: {summary['rows_per_s_before']:,} rows/s; at the end: "
+            f"{summary['rows_per_s_after']:,} ({summary['gain']:.2f}x); {summary['groups_moved']} groups moved",
             highlight=False,
             soft_wrap=True,
         )

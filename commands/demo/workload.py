@@ -1,13 +1,12 @@
-"""The demo's input: three streams of parquet files, as fast as they are read, skewed so that one worker gets most.
+"""The demo's input: three streams of parquet files, written as fast as they are read, with most rows for one worker.
 
-The join is what takes the time: the window is short, the lateness long, and the keys are few, so every row is compared
-with thousands of its key and joins with a few of them. Most of the work sits on one worker at first.
+The join takes most of the time: the window is short, the lateness long, and the keys are few, so every row is compared
+with thousands of rows of its key and joins with a few of them. At first one worker has most of the work.
 
 No row is late by accident. Each stream's files are in time order, a row is at most `DISORDER_US` older than
 its file's slice of time, and that is less than the lateness; so every row is newer than the watermark, which
 is the minimum over the streams of the newest time minus the lateness. Rows that are late on purpose are an
-hour old and are written only once the third batch is done: the next one's late rows are judged by a watermark
-that comes from data, and so are those of all after it.
+hour old and are written only after the third batch: from then on the watermark comes from data in every batch.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ ODD_ROWS: Final = 5
 Longs = npt.NDArray[np.int64]
 
 
-class Workload:
+class DemoWorkload:
     """Makes the files; the same seed makes the same rows."""
 
     def __init__(
         self, directory: Path, *, seed: int, rows_per_s: int, groups: Longs, workers: int, start_us: int
     ) -> None:
-        """`groups` has the partition group of each key, as Spark's hash has it."""
+        """`groups` is the partition group of each key, by Spark's hash."""
         self.directory = directory
         self.start_us = start_us
         self.rows_written = 0
@@ -68,7 +67,7 @@ class Workload:
 
     @property
     def late_before_us(self) -> int:
-        """Rows older than this are late on purpose, all others are in time."""
+        """Rows that are older than this are late on purpose; all others are on time."""
         return self.start_us - HOUR_US // 2
 
     def write_slice(self, *, late: bool) -> None:
@@ -89,7 +88,7 @@ class Workload:
         missing = np.zeros(self._rows, bool)
         missing[:ODD_ROWS] = True
         if late:
-            # The same few users and times in all streams: they would join if they were not left out.
+            # The same users and times in all streams: these rows would join if they were not late.
             users = np.concatenate([users, np.arange(ODD_ROWS)])
             times = np.concatenate([times, np.full(ODD_ROWS, self.start_us - HOUR_US)])
             missing = np.concatenate([missing, np.zeros(ODD_ROWS, bool)])
@@ -104,13 +103,13 @@ class Workload:
         )
 
     def _users(self, count: int) -> Longs:
-        """A group, the hot worker's more often, then one of its keys."""
+        """Random users: first a group (more often one of the hot worker), then one of its keys."""
         rank = self._rng.choice(PARTITIONS, count, p=self._weight)
-        found: Longs = self._keys[self._ends[rank] + self._rng.integers(0, KEYS_PER_GROUP, count)]
-        return found
+        users: Longs = self._keys[self._ends[rank] + self._rng.integers(0, KEYS_PER_GROUP, count)]
+        return users
 
     def _write(self, directory: Path, table: pa.Table) -> None:
-        """Written under a name that Spark passes over, then renamed: a file is seen whole or not at all."""
+        """Written under a name that Spark ignores, then renamed: Spark reads a file whole or not at all."""
         name = f"{self.slices:06d}.parquet"
         part = directory / f".{name}.part"
         pq.write_table(table, part)
@@ -132,9 +131,9 @@ def _keys_by_rank(groups: Longs, workers: int) -> tuple[Longs, Longs]:
 
 
 class Producer(threading.Thread):
-    """Writes slices until told to stop, never so many that the query is far behind."""
+    """Writes slices until it is stopped, never so many that the query falls far behind."""
 
-    def __init__(self, workload: Workload, *, backlog: Callable[[], int], backlog_max: int) -> None:
+    def __init__(self, workload: DemoWorkload, *, backlog: Callable[[], int], backlog_max: int) -> None:
         super().__init__(name="trimtab-demo-producer", daemon=True)
         self._workload = workload
         self._backlog = backlog
@@ -154,7 +153,7 @@ class Producer(threading.Thread):
             self.error = error
 
     def stop(self) -> None:
-        """No further file; raises what went wrong with the ones before."""
+        """Write no further file; raises the error of an earlier one."""
         self._ended.set()
         self.join()
         if self.error is not None:

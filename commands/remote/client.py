@@ -1,4 +1,4 @@
-"""Asks a Trimtab server over HTTP, and turns its problem documents into our errors."""
+"""Talks to a Trimtab server over HTTP, and turns its problem documents into our errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trimtab.errors import InvalidInput, TrimtabError
 
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 15.0
-"""How long a server that says 503 is asked again before the user hears of it."""
+"""How long a server that answers 503 is asked again before the user is told."""
 Json = dict[str, Any]
 
 
 class RemoteFailure(TrimtabError):
-    """The server failed or cannot be reached: the request was right as far as anybody knows."""
+    """The server failed or cannot be reached. Nothing is known to be wrong with the request."""
 
 
 class Refusal(InvalidInput):
@@ -43,17 +43,21 @@ class Refusal(InvalidInput):
 
 
 class Client:
-    """One server, one key. Every mutation gets an Idempotency-Key, so it may be sent again after a broken line."""
+    """One server, one key. Every mutation gets an Idempotency-Key, so it may be sent again after a lost connection."""
 
     def __init__(self, url: str, key: str | None, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InvalidInput("--url", url, "is no URL of a server", f"Write it as {DEFAULT_URL} or https://HOST.")
+            raise InvalidInput(
+                "--url", url, "is not the URL of a server", f"Write it as {DEFAULT_URL} or https://HOST."
+            )
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise InvalidInput("--key", "(hidden)", "is no key", "Take it as `trimtab keys create` printed it.")
+            raise InvalidInput(
+                "--key", "(hidden)", "is not a key", "Copy it exactly as `trimtab keys create` printed it."
+            )
         if key and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
-            print(f"trimtab: the key goes to {parts.hostname} unencrypted; use https there", file=sys.stderr)
+            print(f"trimtab: the key is sent to {parts.hostname} without encryption; use https", file=sys.stderr)
         headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S, transport=transport)
 
@@ -75,7 +79,7 @@ class Client:
     def events(self, query: str, after: str | None) -> Iterator[Json]:
         """Events as they come, until the server closes the stream."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
-        # The server says something every ten seconds: silence for longer is a broken line.
+        # The server sends something every ten seconds. A longer silence is a lost connection.
         timeout = httpx.Timeout(TIMEOUT_S, read=30.0)
         try:
             with self._http.stream("GET", f"{at(query)}/events", headers=headers, timeout=timeout) as answer:
@@ -88,7 +92,7 @@ class Client:
                     if line.startswith("data: "):
                         yield json.loads(line.removeprefix("data: "))
         except httpx.RemoteProtocolError:
-            return  # closed in the middle: who follows comes back
+            return  # closed in the middle: the caller connects again
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
 
@@ -100,7 +104,7 @@ class Client:
             try:
                 answer = self._http.request(method, path, json=body, params=parameters or None, headers=headers)
             except httpx.HTTPError as error:
-                # One that was never there is told at once; one that went away may be on its way back.
+                # A server that never answered is reported at once; one that stopped answering may come back.
                 connected = connected or not isinstance(error, httpx.ConnectError)
                 if not connected or time.monotonic() > deadline:
                     raise self._unreachable(error) from None
@@ -114,16 +118,16 @@ class Client:
         if answer.status_code >= 400:
             raise _error(answer)
         try:
-            found = answer.json()
+            content = answer.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             raise self._foreign()
-        return found
+        return content
 
     def _foreign(self) -> RemoteFailure:
         return RemoteFailure(
-            f"{self.url} answered something that is not Trimtab's. Name the server with --url or {URL_VARIABLE}."
+            f"{self.url} does not answer like a Trimtab server. Name the server with --url or {URL_VARIABLE}."
         )
 
     def _unreachable(self, error: Exception) -> RemoteFailure:
@@ -142,7 +146,7 @@ def at(query: str) -> str:
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """How long to wait before asking again, where that may help: the server says so in a header."""
+    """How long to wait before asking again, if the server says in a header that this may help."""
     if answer.status_code not in (409, 429, 503) or "Retry-After" not in answer.headers:
         return None
     text = answer.headers.get("Retry-After", "1")
@@ -154,7 +158,7 @@ def _error(answer: httpx.Response) -> TrimtabError:
         problem = answer.json()
         detail, remedy = str(problem["detail"]), str(problem["remedy"])
     except (ValueError, KeyError, TypeError):
-        return RemoteFailure(f"the server answered {answer.status_code} {answer.reason_phrase}, and not why")
+        return RemoteFailure(f"the server answered {answer.status_code} {answer.reason_phrase} without a reason")
     if answer.status_code >= 500:
         return RemoteFailure(f"{detail.rstrip('.')}. {remedy}")
     field, value = str(problem.get("field", "")), problem.get("value")

@@ -1,4 +1,4 @@
-"""The commands that speak to a server: their options, spelled as the user types them."""
+"""The commands that talk to a server, and their options."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from balancing.words import BALANCERS, GROUPS_MAX, ORDERS, POLICY_NAMES, SHARE_MEASURES
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
 
 Parsers = Any
 """argparse's own type for subparsers is private."""
-_REDIS_HELP = f"URL of the Redis that the query was given (or {REDIS_VARIABLE}; default {DEFAULT_REDIS})"
+_REDIS_HELP = f"URL of the Redis that the query uses (or {REDIS_VARIABLE}; default {DEFAULT_REDIS})"
 
 
 def add_commands(commands: Parsers) -> None:
@@ -24,27 +25,27 @@ def add_commands(commands: Parsers) -> None:
 
 def groups(text: str) -> list[int]:
     """Numbers as in "4,9,17" or "4-7,9"."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: write 4,9,17 or 4-7")
-        found += range(int(first), int(last or first) + 1)
-        if len(found) > 10_000:
-            raise argparse.ArgumentTypeError(f"{text!r} names more than 10,000 numbers")
-    return found
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: write 4,9,17 or 4-7")
+        numbers += range(int(first), int(last or first) + 1)
+        if len(numbers) > GROUPS_MAX:
+            raise argparse.ArgumentTypeError(f"{text!r} names more than {GROUPS_MAX:,} numbers")
+    return numbers
 
 
 def _add_serve(commands: Parsers) -> None:
-    serve = commands.add_parser("serve", help="run the manager and its REST API; finds running queries through Redis")
+    serve = commands.add_parser("serve", help="run the manager and its REST API; it finds running queries in Redis")
     serve.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
     serve.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     serve.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen on ({DEFAULT_PORT})"
     )
-    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate: serve https")
+    serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, to serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
-    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="no line per request")
+    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="print no line per request")
     serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
 
@@ -57,19 +58,19 @@ def _add_reading(commands: Parsers) -> None:
     ):
         parser = commands.add_parser(name, help=text)
         if name != "queries":
-            parser.add_argument("--query", metavar="NAME", help="this one only")
+            parser.add_argument("--query", metavar="NAME", help="only this query")
         parser.add_argument("--json", action="store_true", help="print JSON")
         _server(parser)
         parser.set_defaults(action=_later("commands.remote.reading", name))
 
-    events = commands.add_parser("events", help="print what happened lately, and with --follow what happens")
-    events.add_argument("--query", metavar="NAME", help="of this one only")
-    events.add_argument("--follow", action="store_true", help="go on until interrupted")
+    events = commands.add_parser("events", help="print recent events, and with --follow new ones as they happen")
+    events.add_argument("--query", metavar="NAME", help="only of this query")
+    events.add_argument("--follow", action="store_true", help="continue until interrupted")
     events.add_argument("--json", action="store_true", help="print a JSON object per line")
     _server(events)
     events.set_defaults(action=_later("commands.remote.reading", "events"))
 
-    explain = commands.add_parser("explain", help="why nothing is moved now, or why a group is where it is")
+    explain = commands.add_parser("explain", help="explain why nothing is moved now, or why a group is where it is")
     explain.add_argument("--query", required=True, metavar="NAME")
     explain.add_argument("--group", type=int, metavar="N", help="this partition group")
     explain.add_argument("--json", action="store_true", help="print JSON")
@@ -78,28 +79,31 @@ def _add_reading(commands: Parsers) -> None:
 
 
 def _add_moving(commands: Parsers) -> None:
-    propose = commands.add_parser("propose", help="what a rebalance would do, and what it would cost")
+    propose = commands.add_parser("propose", help="show what a rebalance would do, and what it would cost")
     propose.add_argument("--query", required=True, metavar="NAME")
-    propose.add_argument("--policy", choices=("level", "pairwise", "drain", "fill"), help="level, unless you say so")
+    propose.add_argument("--policy", choices=POLICY_NAMES, help="the policy (level)")
     propose.add_argument("--worker", type=int, metavar="N", help="for drain and fill")
     propose.add_argument("--json", action="store_true", help="print JSON")
     _manner(propose)
     propose.set_defaults(action=_later("commands.remote.moving", "propose"))
 
-    rebalance = commands.add_parser("rebalance", help="move groups; follows the protocol's steps to the end")
+    rebalance = commands.add_parser("rebalance", help="move groups, and follow the protocol's steps to the end")
     rebalance.add_argument("--query", required=True, metavar="NAME")
     rebalance.add_argument("--from", dest="sender", type=int, metavar="WORKER")
     rebalance.add_argument("--to", dest="receiver", type=int, metavar="WORKER")
     rebalance.add_argument("--groups", type=groups, metavar="N,N", help="partition groups, such as 4,9,17 or 4-7")
     rebalance.add_argument("--amount", metavar="SHARE", help="of the sender's load, such as 25%%")
-    rebalance.add_argument("--measure", choices=("cpu", "bytes"), help="what the amount is a share of (cpu)")
-    rebalance.add_argument("--proposal", metavar="ID", help="do what was proposed")
-    rebalance.add_argument("--policy", choices=("level", "pairwise"), help="where nothing else is named (level)")
+    rebalance.add_argument("--measure", choices=SHARE_MEASURES, help="what the amount is a share of (cpu)")
+    rebalance.add_argument("--proposal", metavar="ID", help="carry out this proposal")
+    rebalance.add_argument("--policy", choices=BALANCERS, help="if neither a proposal nor a move is named (level)")
     _manner(rebalance)
     _waiting(rebalance)
     rebalance.set_defaults(action=_later("commands.remote.moving", "rebalance"))
 
-    for name, text in (("drain", "leave a worker empty, for scale-in"), ("fill", "give a worker its share")):
+    for name, text in (
+        ("drain", "move everything away from a worker, for scale-in"),
+        ("fill", "give a worker its share"),
+    ):
         parser = commands.add_parser(name, help=text)
         parser.add_argument("--query", required=True, metavar="NAME")
         parser.add_argument("--worker", required=True, type=int, metavar="N")
@@ -109,17 +113,19 @@ def _add_moving(commands: Parsers) -> None:
 
     cancel = commands.add_parser("cancel", help="cancel a migration, or all of a rebalance")
     cancel.add_argument("id", metavar="MIGRATION")
-    cancel.add_argument("--query", metavar="NAME", help="whose it is; else all are searched")
+    cancel.add_argument("--query", metavar="NAME", help="its query; without it all queries are searched")
     cancel.add_argument("--reason", default="", metavar="TEXT")
     _server(cancel)
     cancel.set_defaults(action=_later("commands.remote.moving", "cancel"))
 
 
 def _add_settings(commands: Parsers) -> None:
-    auto = commands.add_parser("auto", help="the balancer's own decisions: on, off, status")
+    auto = commands.add_parser("auto", help="switch automatic balancing on or off, or show its settings")
     auto.add_argument("switch", choices=("on", "off", "status"))
     auto.add_argument("--query", required=True, metavar="NAME")
-    auto.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, see status")
+    auto.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; `auto status` lists them"
+    )
     auto.add_argument("--reason", default="", metavar="TEXT")
     auto.add_argument("--json", action="store_true", help="print JSON")
     _server(auto)
@@ -128,7 +134,7 @@ def _add_settings(commands: Parsers) -> None:
     for name, what, text in (
         ("pin", "groups", "keep groups where they are"),
         ("unpin", "groups", "let groups be moved again"),
-        ("exclude", "workers", "leave workers out of balancing"),
+        ("exclude", "workers", "exclude workers from balancing"),
         ("include", "workers", "let workers take part again"),
     ):
         parser = commands.add_parser(name, help=text)
@@ -142,14 +148,14 @@ def _add_settings(commands: Parsers) -> None:
 def _add_keys(commands: Parsers) -> None:
     keys = commands.add_parser("keys", help="API keys: create, list, revoke (needs Redis, not the server)")
     verbs = keys.add_subparsers(metavar="VERB", required=True)
-    create = verbs.add_parser("create", help="make a key and print it, once")
-    create.add_argument("--name", required=True, metavar="NAME", help="whose it is, for the audit log")
+    create = verbs.add_parser("create", help="create a key and print it")
+    create.add_argument("--name", required=True, metavar="NAME", help="its owner, for the audit log")
     create.add_argument("--scope", default="read", metavar="SCOPE", help="read, operate or admin (read)")
-    known = verbs.add_parser("list", help="list keys, without their secrets")
-    known.add_argument("--json", action="store_true", help="print JSON")
-    revoke = verbs.add_parser("revoke", help="revoke a key by its id, or all of a name")
+    listing = verbs.add_parser("list", help="list keys, without their secrets")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    revoke = verbs.add_parser("revoke", help="revoke the key with this id, or all keys with this name")
     revoke.add_argument("key", metavar="ID-OR-NAME")
-    for verb, parser in (("create", create), ("list_keys", known), ("revoke", revoke)):
+    for verb, parser in (("create", create), ("list_keys", listing), ("revoke", revoke)):
         parser.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
         parser.set_defaults(action=_later("commands.remote.keys", verb))
 
@@ -157,16 +163,16 @@ def _add_keys(commands: Parsers) -> None:
 def _server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help=f"the server (or {URL_VARIABLE}; default {DEFAULT_URL})")
     parser.add_argument(
-        "--key", metavar="KEY", help=f"the API key; better in {KEY_VARIABLE}, where `ps` does not see it"
+        "--key", metavar="KEY", help=f"the API key; better in {KEY_VARIABLE}, where `ps` does not show it"
     )
 
 
 def _manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strategy", metavar="NAME", help="ptlb, mslb or auto (auto)")
-    parser.add_argument("--max-pause", metavar="TIME", help="longest addition to a batch, such as 500ms")
-    parser.add_argument("--order", choices=("hot-first", "hot-last"), help="of a paced move")
-    parser.add_argument("--expected-epoch", type=int, metavar="N", help="refuse if the query stands elsewhere by now")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="recorded with the request")
+    parser.add_argument("--max-pause", metavar="TIME", help="how much longer a batch may take, such as 500ms")
+    parser.add_argument("--order", choices=ORDERS, help="which groups of a paced move go first")
+    parser.add_argument("--expected-epoch", type=int, metavar="N", help="refuse if the query has another epoch by now")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="stored with the request")
     _server(parser)
 
 
@@ -176,7 +182,7 @@ def _waiting(parser: argparse.ArgumentParser) -> None:
 
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: use 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use 0 to 65535")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Follows a rebalance to its end: a bar through the protocol's steps, or a line per step where nobody watches."""
+"""Follows a rebalance to its end: a bar through the protocol's steps, or a line per step without a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from commands.remote.tables import audit_words, numbers
 
 POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
-"""How long a server that went away is asked again: one that is restarted answers by then."""
+"""How long a server that stopped answering is asked again: a restart takes less."""
 FAILED_STATES: Final = frozenset({"rolled-back", "refused", "cancelled", "partly-committed"})
 Json = dict[str, Any]
 
 
 def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float], None] = time.sleep) -> Json:
-    """The rebalance as it ended. A server that is restarted meanwhile is waited for: the rebalance does not need it."""
+    """The rebalance as it ended. If the server is restarted meanwhile, this waits: the rebalance does not need it."""
     console = Console()
     shown = Bars(console) if console.is_terminal else Lines()
     away_since_s: float | None = None
@@ -31,10 +31,12 @@ def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float
             except RemoteFailure as failure:
                 if away_since_s is None:
                     away_since_s = time.monotonic()
-                    console.print("the server does not answer; waiting for it, the rebalance goes on", markup=False)
+                    console.print(
+                        "the server does not answer; waiting for it while the rebalance continues", markup=False
+                    )
                 elif time.monotonic() - away_since_s > AWAY_S:
                     raise RemoteFailure(
-                        f"{failure} {rebalance} goes on without it: see trimtab migrations --query {query}"
+                        f"{failure} {rebalance} continues without it: see trimtab migrations --query {query}"
                     ) from None
                 sleep(1.0)
                 continue
@@ -54,18 +56,18 @@ def summary(body: Json) -> str:
     problems = "; ".join(sorted({each["problem"] for each in body["migrations"] if each["problem"]}))
     spent_s = ((body["closed_ms"] or 0) - body["created_ms"]) / 1000
     groups = "1 group" if moved == 1 else f"{moved} groups"
-    told = f"{body['id']} {body['state']}: {groups} moved in {spent_s:.1f} s, {audit_words(body['audit'])}"
-    return f"{told} ({problems})" if problems else told
+    text = f"{body['id']} {body['state']}: {groups} moved in {spent_s:.1f} s, {audit_words(body['audit'])}"
+    return f"{text} ({problems})" if problems else text
 
 
 def step_words(migration: Json) -> str:
     if migration["outcome"]:
         return str(migration["outcome"])
     done = len(migration["moved"])
-    waves = f", {done} of {len(migration['groups'])} groups there" if len(migration["waves"]) > 1 else ""
-    eta = "" if migration["eta_s"] is None else f", about {migration['eta_s']:.0f} s to go"
-    if not eta and migration["state"] == "duplicating":
-        eta = ", waits for event time"
+    waves = f", {done} of {len(migration['groups'])} groups moved" if len(migration["waves"]) > 1 else ""
+    eta = "" if migration["eta_s"] is None else f", about {migration['eta_s']:.0f} s left"
+    if not eta and migration["waits_for_event_time"]:
+        eta = ", waits for event time to advance"
     name = migration["message"] or "waiting"
     return f"step {migration['step']}/{migration['steps']} {name}{waves}{eta}"
 
@@ -104,7 +106,7 @@ class Bars:
 
 class Lines:
     def __init__(self) -> None:
-        self._told: set[tuple[Any, ...]] = set()
+        self._printed: set[tuple[Any, ...]] = set()
 
     def __enter__(self) -> None:
         return
@@ -113,13 +115,13 @@ class Lines:
         return
 
     def show(self, migration: Json) -> None:
-        """Every line of the story once: steps that came between two looks are told too, and of a long story, whose
-        middle is forgotten, its newest ones."""
+        """Print every line of the story once, also those of steps between two looks. A long story has lost its middle;
+        its newest lines are printed."""
         for entry in migration["story"]:
             line = (migration["id"], *entry.values())
-            if line in self._told:
+            if line in self._printed:
                 continue
-            self._told.add(line)
+            self._printed.add(line)
             wave = f" wave {entry['wave']}" if entry["wave"] else ""
             step = f"step {entry['step']}/{migration['steps']} " if entry["step"] else ""
             note = f" ({entry['note']})" if entry["note"] else ""

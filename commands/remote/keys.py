@@ -1,4 +1,4 @@
-"""`trimtab keys`: made next to Redis, by who may write there; the server only checks them."""
+"""`trimtab keys`: written directly to Redis, by users who have access to it; the server only checks keys."""
 
 from __future__ import annotations
 
@@ -28,36 +28,38 @@ T = TypeVar("T")
 def create(options: argparse.Namespace) -> int:
     text, record = new_key(options.name, options.scope, time.time_ns() // 1_000_000)
     _with_store(options, lambda store: store.add(record))
-    # The key alone on stdout, so that `export TRIMTAB_KEY=$(trimtab keys create ...)` does what it looks like.
+    # Only the key goes to stdout, so that `export TRIMTAB_KEY=$(trimtab keys create ...)` works.
     print(text)
-    print(f"key {record.id} ({record.name}, {record.scope}): shown this once, kept nowhere", file=sys.stderr)
+    print(
+        f"key {record.id} ({record.name}, {record.scope}). This key is shown only once. Store it now.", file=sys.stderr
+    )
     return 0
 
 
 def list_keys(options: argparse.Namespace) -> int:
-    found = _with_store(options, lambda store: store.all())
+    records = _with_store(options, lambda store: store.all())
     if options.json:
-        print(json.dumps([_shown(each) for each in found], indent=1))
+        print(json.dumps([_shown(each) for each in records], indent=1))
         return 0
-    made = table(["id", "name", "scope", "created"], ["id", "name", "scope"])
-    for each in found:
+    listing = table(["id", "name", "scope", "created"], ["id", "name", "scope"])
+    for each in records:
         created = datetime.fromtimestamp(each.created_ms / 1000).strftime("%Y-%m-%d %H:%M")
-        made.add_row(each.id, each.name, each.scope, created)
-    print_table(made)
+        listing.add_row(each.id, each.name, each.scope, created)
+    print_table(listing)
     return 0
 
 
 def revoke(options: argparse.Namespace) -> int:
-    gone = _with_store(options, lambda store: store.revoke(options.key))
-    if not gone:
-        raise InvalidInput("ID-OR-NAME", options.key[:24], "is no key", "See `trimtab keys list`.")
-    for each in gone:
-        print(f"revoked {each.id} ({each.name}, {each.scope}); servers forget it within two seconds")
+    revoked = _with_store(options, lambda store: store.revoke(options.key))
+    if not revoked:
+        raise InvalidInput("ID-OR-NAME", options.key[:24], "is not a key", "See `trimtab keys list`.")
+    for each in revoked:
+        print(f"revoked {each.id} ({each.name}, {each.scope}); servers refuse it after two seconds at most")
     return 0
 
 
-def redis_url(given: str | None) -> str:
-    return given or os.environ.get(REDIS_VARIABLE) or DEFAULT_REDIS
+def redis_url(option: str | None) -> str:
+    return option or os.environ.get(REDIS_VARIABLE) or DEFAULT_REDIS
 
 
 def _with_store(options: argparse.Namespace, act: Callable[[KeyStore], Awaitable[T]]) -> T:

@@ -17,15 +17,15 @@ Json = dict[str, Any]
 
 
 def propose(options: argparse.Namespace) -> int:
-    body = _manner(options) | _given(options, policy="policy", worker="worker")
+    body = _manner(options) | _typed(options, policy="policy", worker="worker")
     with contextlib.closing(from_options(options.url, options.key)) as client:
-        found = client.post(f"{at(options.query)}/proposals", body)
-    print(json.dumps(found, indent=1) if options.json else "\n".join(proposal_lines(found)))
+        proposal = client.post(f"{at(options.query)}/proposals", body)
+    print(json.dumps(proposal, indent=1) if options.json else "\n".join(proposal_lines(proposal)))
     return 0
 
 
 def rebalance(options: argparse.Namespace) -> int:
-    body = _manner(options) | _given(
+    body = _manner(options) | _typed(
         options,
         sender="from",
         receiver="to",
@@ -51,13 +51,13 @@ def cancel(options: argparse.Namespace) -> int:
         for query in [options.query] if options.query else client.queries():
             for kind in ("migrations", "rebalances"):
                 if _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason):
-                    print(f"{options.id}: asked to cancel; see trimtab migrations --query {query}")
+                    print(f"{options.id}: cancel requested; see trimtab migrations --query {query}")
                     return 0
-    raise InvalidInput("MIGRATION", options.id, "is not known", "See `trimtab migrations` for those that are.")
+    raise InvalidInput("MIGRATION", options.id, "is not known", "`trimtab migrations` lists the known ones.")
 
 
 def _cancelled(client: Client, path: str, reason: str) -> bool:
-    """False where this query has no such migration: another one may."""
+    """False where this query has no such migration: another query may have it."""
     try:
         client.post(path, {"reason": reason})
     except Refusal as refusal:
@@ -70,30 +70,30 @@ def _cancelled(client: Client, path: str, reason: str) -> bool:
 def _move(options: argparse.Namespace, path: str, body: Json) -> int:
     with contextlib.closing(from_options(options.url, options.key)) as client:
         try:
-            asked = client.post(f"{at(options.query)}/{path}", body)
+            rebalance = client.post(f"{at(options.query)}/{path}", body)
         except Refusal as refusal:
             if refusal.kind == "nothing-to-do":
                 print(refusal.problem)
                 return 0
             raise
         if not options.wait:
-            print(asked["id"])
+            print(rebalance["id"])
             return 0
-        return _to_the_end(client, options.query, asked["id"])
+        return _to_the_end(client, options.query, rebalance["id"])
 
 
 def _to_the_end(client: Client, query: str, name: str) -> int:
     try:
         ended = follow(client, query, name)
     except KeyboardInterrupt:
-        print(f"\n{name} goes on without you; undo it with: trimtab cancel {name} --query {query}")
+        print(f"\n{name} continues in the background; to take it back: trimtab cancel {name} --query {query}")
         raise
     print(summary(ended))
     return 1 if ended["state"] in FAILED_STATES or not ended["audit"]["clean"] else 0
 
 
 def _manner(options: argparse.Namespace) -> Json:
-    return _given(
+    return _typed(
         options,
         strategy="strategy",
         max_pause="max_pause",
@@ -103,7 +103,7 @@ def _manner(options: argparse.Namespace) -> Json:
     )
 
 
-def _given(options: argparse.Namespace, **names: str) -> Json:
-    """What the user typed; what is left out is left to the server."""
-    typed = {field: getattr(options, option) for option, field in names.items()}
-    return {field: value for field, value in typed.items() if value not in (None, "")}
+def _typed(options: argparse.Namespace, **names: str) -> Json:
+    """The options that the user typed; for the others the server has defaults."""
+    values = {field: getattr(options, option) for option, field in names.items()}
+    return {field: value for field, value in values.items() if value not in (None, "")}

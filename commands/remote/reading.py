@@ -1,4 +1,4 @@
-"""Commands that only look: queries, workers, partitions, migrations, events, explain."""
+"""Commands that only read: queries, workers, partitions, migrations, events, explain."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from commands.runner.show import print_table
 from trimtab.errors import TrimtabError
 
 RETURN_S: Final = 1.0
-"""Before a broken stream is asked for again."""
+"""The pause before a lost stream is requested again."""
 Json = dict[str, Any]
 
 
 def queries(options: argparse.Namespace) -> int:
     with contextlib.closing(from_options(options.url, options.key)) as client:
-        found = client.get("/v1/queries")
+        shown = client.get("/v1/queries")["queries"]
     if options.json:
-        print(json.dumps(found["queries"], indent=1))
+        print(json.dumps(shown, indent=1))
         return 0
-    made = table(
+    listing = table(
         ["query", "running", "epoch", "workers", "partitions", "batch", "auto", "migrations", "alarms"], ["query"]
     )
-    for each in found["queries"]:
-        made.add_row(
+    for each in shown:
+        listing.add_row(
             each["name"],
             "yes" if each["running"] else "no",
             str(each["epoch"]),
@@ -44,7 +44,7 @@ def queries(options: argparse.Namespace) -> int:
             str(len(each["open_migrations"])),
             str(len(each["alarms"])),
         )
-    print_table(made)
+    print_table(listing)
     return 0
 
 
@@ -64,12 +64,12 @@ def _tables(options: argparse.Namespace, what: str, render: Callable[[Json], Tab
     """One query's table, or one for each."""
     with contextlib.closing(from_options(options.url, options.key)) as client:
         names = _names(client, options.query)
-        found = [client.get(f"{at(name)}/{what}") for name in names]
+        bodies = [client.get(f"{at(name)}/{what}") for name in names]
     if options.json:
-        print(json.dumps(found[0] if options.query else found, indent=1))
+        print(json.dumps(bodies[0] if options.query else bodies, indent=1))
         return 0
-    for body in found:
-        if len(found) > 1:
+    for body in bodies:
+        if len(bodies) > 1:
             print(f"{body['query']}:")
         print_table(render(body))
     return 0
@@ -78,8 +78,8 @@ def _tables(options: argparse.Namespace, what: str, render: Callable[[Json], Tab
 def explain(options: argparse.Namespace) -> int:
     path = "explain" if options.group is None else f"partitions/{options.group}/explain"
     with contextlib.closing(from_options(options.url, options.key)) as client:
-        found = client.get(f"{at(options.query)}/{path}")
-    print(json.dumps(found, indent=1) if options.json else found["text"])
+        explanation = client.get(f"{at(options.query)}/{path}")
+    print(json.dumps(explanation, indent=1) if options.json else explanation["text"])
     return 0
 
 
@@ -88,12 +88,12 @@ def events(options: argparse.Namespace) -> int:
         names = _names(client, options.query)
         several = len(names) > 1
         newest: dict[str, str | None] = {}
-        told: list[tuple[int, str]] = []
+        lines: list[tuple[int, str]] = []
         for name in names:
-            found = client.get(f"{at(name)}/events", limit=20 if options.follow else 100)["events"]
-            newest[name] = found[-1]["id"] if found else "0-0"
-            told += [(each["at_ms"], _line(options, each, name, several)) for each in found]
-        for _, line in sorted(told, key=lambda pair: pair[0]):
+            recent = client.get(f"{at(name)}/events", limit=20 if options.follow else 100)["events"]
+            newest[name] = recent[-1]["id"] if recent else "0-0"
+            lines += [(each["at_ms"], _line(options, each, name, several)) for each in recent]
+        for _, line in sorted(lines, key=lambda pair: pair[0]):
             print(line, flush=True)
     if options.follow:
         _follow(options, newest)
@@ -101,23 +101,24 @@ def events(options: argparse.Namespace) -> int:
 
 
 def _follow(options: argparse.Namespace, newest: dict[str, str | None]) -> None:
-    """One connection for each query; comes back where it was whenever one breaks."""
-    arrived: queue.Queue[tuple[str, Json] | TrimtabError] = queue.Queue()
+    """One connection for each query. A lost connection continues where it ended."""
+    arrivals: queue.Queue[tuple[str, Json] | TrimtabError] = queue.Queue()
     for name, after in newest.items():
-        threading.Thread(target=_listen, args=(options, name, after, arrived), daemon=True).start()
+        threading.Thread(target=_listen, args=(options, name, after, arrivals), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            found = arrived.get()
-            if isinstance(found, TrimtabError):
-                raise found
-            print(_line(options, found[1], found[0], len(newest) > 1), flush=True)
+            message = arrivals.get()
+            if isinstance(message, TrimtabError):
+                raise message
+            query, event = message
+            print(_line(options, event, query, len(newest) > 1), flush=True)
 
 
 def _listen(
     options: argparse.Namespace,
     query: str,
     after: str | None,
-    arrived: queue.Queue[tuple[str, Json] | TrimtabError],
+    arrivals: queue.Queue[tuple[str, Json] | TrimtabError],
 ) -> None:
     with contextlib.closing(from_options(options.url, options.key)) as client:
         failures = 0
@@ -125,14 +126,14 @@ def _listen(
             try:
                 for event in client.events(query, after):
                     after, failures = event["id"], 0
-                    arrived.put((query, event))
+                    arrivals.put((query, event))
             except Refusal as error:
-                arrived.put(error)
+                arrivals.put(error)
                 return
             except RemoteFailure as error:
                 failures += 1
                 if failures > 30:
-                    arrived.put(error)
+                    arrivals.put(error)
                     return
             time.sleep(RETURN_S)
 
@@ -146,5 +147,5 @@ def _names(client: Client, query: str | None) -> Sequence[str]:
         return [query]
     names = client.queries()
     if not names:
-        raise RemoteFailure("the server knows no query: is it at the Redis that the query was given?")
+        raise RemoteFailure("the server has no query: does it use the same Redis as the query?")
     return names

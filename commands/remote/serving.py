@@ -1,4 +1,4 @@
-"""`trimtab serve`, as far as options go; the rest is api/server.py."""
+"""`trimtab serve`: checks the options; the server is in api/server.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from trimtab.errors import InvalidInput
 def serve(options: argparse.Namespace) -> int:
     for name, path in (("--tls-cert", options.tls_cert), ("--tls-key", options.tls_key)):
         if path is not None and not path.is_file():
-            raise InvalidInput(name, str(path), "is no file", "Give a PEM file.")
+            raise InvalidInput(name, str(path), "is not a file", "Give a PEM file.")
     if (options.tls_cert is None) != (options.tls_key is None):
-        raise InvalidInput("--tls-key", None, "is missing, or --tls-cert is", "Give both.")
+        raise InvalidInput(
+            "--tls-key" if options.tls_key is None else "--tls-cert",
+            None,
+            "is missing",
+            "Give both --tls-cert and --tls-key.",
+        )
     return run_server(
         ServeSettings(
             redis=redis_url(options.redis),

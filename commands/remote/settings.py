@@ -20,8 +20,8 @@ def auto(options: argparse.Namespace) -> int:
         body["enabled"] = options.switch == "on"
     with contextlib.closing(from_options(options.url, options.key)) as client:
         path = f"{at(options.query)}/auto"
-        found = client.put(path, body | {"reason": options.reason}) if body else client.get(path)
-    print(json.dumps(found, indent=1) if options.json else "\n".join(auto_lines(found)))
+        answer = client.put(path, body | {"reason": options.reason}) if body else client.get(path)
+    print(json.dumps(answer, indent=1) if options.json else "\n".join(auto_lines(answer)))
     return 0
 
 
@@ -44,11 +44,11 @@ def include(options: argparse.Namespace) -> int:
 def _rule(options: argparse.Namespace, field: str, *, add: bool) -> int:
     with contextlib.closing(from_options(options.url, options.key)) as client:
         path = f"{at(options.query)}/rules"
-        known = set(client.get(path)[field])
-        wanted = known | set(options.numbers) if add else known - set(options.numbers)
-        found = client.put(path, {field: sorted(wanted), "reason": options.reason})
+        before = set(client.get(path)[field])
+        after = before | set(options.numbers) if add else before - set(options.numbers)
+        rules = client.put(path, {field: sorted(after), "reason": options.reason})
     print(
-        f"pinned groups: {numbers(found['pinned']) or 'none'}; excluded workers: {numbers(found['excluded']) or 'none'}"
+        f"pinned groups: {numbers(rules['pinned']) or 'none'}; excluded workers: {numbers(rules['excluded']) or 'none'}"
     )
     return 0
 
@@ -56,7 +56,7 @@ def _rule(options: argparse.Namespace, field: str, *, add: bool) -> int:
 def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InvalidInput("--set", text, "is no setting", "Write NAME=VALUE, such as start_ratio=1.3.")
+        raise InvalidInput("--set", text, "is not a setting", "Write NAME=VALUE, such as start_ratio=1.3.")
     try:
         return name, json.loads(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the server tells, for people: pure functions from JSON to tables and lines."""
+"""The server's answers for people: pure functions from JSON to tables and lines."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Json = dict[str, Any]
 
 
 def table(names: Sequence[str], left: Sequence[str] = ()) -> Table:
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    empty = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        made.add_column(name, justify="left" if name in left else "right")
-    return made
+        empty.add_column(name, justify="left" if name in left else "right")
+    return empty
 
 
 def workers_table(body: Json) -> Table:
-    made = table(
+    rows = table(
         ["worker", "executor", "groups", "share", "CPU ms/s", "rows/s", "results/s", "state rows", "state MB", ""], [""]
     )
     for each in body["workers"]:
@@ -32,7 +32,7 @@ def workers_table(body: Json) -> Table:
             )
             if holds
         ]
-        made.add_row(
+        rows.add_row(
             str(each["worker"]),
             each["executor"] or "-",
             str(len(each["groups"])),
@@ -44,16 +44,16 @@ def workers_table(body: Json) -> Table:
             number(None if each["state_bytes"] is None else each["state_bytes"] / 1e6, 1),
             ", ".join(notes),
         )
-    return made
+    return rows
 
 
 def partitions_table(body: Json) -> Table:
-    made = table(["partition", "owner", "share", "CPU ms/s", "rows/s", "state rows", "state MB", ""], [""])
+    rows = table(["partition", "owner", "share", "CPU ms/s", "rows/s", "state rows", "state MB", ""], [""])
     for each in body["partitions"]:
         notes = ["pinned"] if each["pinned"] else []
         if each["migration"]:
             notes.append(f"in {each['migration']}")
-        made.add_row(
+        rows.add_row(
             str(each["partition"]),
             str(each["owner"]),
             percent(each["share"]),
@@ -63,14 +63,14 @@ def partitions_table(body: Json) -> Table:
             number(None if each["state_bytes"] is None else each["state_bytes"] / 1e6, 1),
             ", ".join(notes),
         )
-    return made
+    return rows
 
 
 def migrations_table(body: Json) -> Table:
     names = ["migration", "strategy", "from", "to", "groups", "step", "state", "progress", "begun", "audit", "why"]
-    made = table(names, ["migration", "strategy", "state", "why"])
+    rows = table(names, ["migration", "strategy", "state", "why"])
     for each in body["migrations"]:
-        made.add_row(
+        rows.add_row(
             each["id"],
             each["strategy"],
             str(each["from"]),
@@ -83,18 +83,18 @@ def migrations_table(body: Json) -> Table:
             audit_words(each["audit"]),
             each["problem"] or each["reason"] or "",
         )
-    return made
+    return rows
 
 
 def proposal_lines(body: Json) -> list[str]:
-    """A proposal as a short report: what, what for, at which price."""
+    """A proposal as a short report: the moves, the gain, and the cost."""
     forecast = body["forecast"]
     if not body["moves"]:
         return ["nothing to move", *(f"note: {each['text']}" for each in body["findings"])]
     lines = [f"proposal {body['id']}, policy {body['policy']}, made for epoch {body['epoch']}"]
     for move in body["moves"]:
         lines.append(f"  worker {move['sender']} -> worker {move['receiver']}: {numbers(move['groups'])}")
-    seconds = "without end" if forecast["seconds"] is None else f"{forecast['seconds']:.1f} s"
+    seconds = "no end in sight" if forecast["seconds"] is None else f"{forecast['seconds']:.1f} s"
     lines += [
         f"largest load over mean: {forecast['ratio_before']:.2f} -> {forecast['ratio_after']:.2f}",
         f"cost: {forecast['groups']} groups, {forecast['bytes'] / 1e6:.1f} MB, {forecast['state_rows']:,} state rows, "
@@ -102,7 +102,7 @@ def proposal_lines(body: Json) -> list[str]:
         f"strategy {body['strategy']}: {body['explanation']}",
     ]
     lines += [f"note: {each['text']}" for each in body["findings"]]
-    return [*lines, f"do it: trimtab rebalance --query {body['query']} --proposal {body['id']}"]
+    return [*lines, f"to carry it out: trimtab rebalance --query {body['query']} --proposal {body['id']}"]
 
 
 def auto_lines(body: Json) -> list[str]:
@@ -113,7 +113,7 @@ def auto_lines(body: Json) -> list[str]:
     )
     lines = [f"{body['query']}: automatic balancing is {'on' if body['enabled'] else 'off'}", f"  {settings}"]
     if decision := body.get("last_decision"):
-        lines.append(f"  {clock(decision['at_ms'])} {'acted' if decision['act'] else 'left it'}: {decision['why']}")
+        lines.append(f"  {clock(decision['at_ms'])} {'acted' if decision['act'] else 'did nothing'}: {decision['why']}")
     return lines
 
 

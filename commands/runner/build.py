@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 def build_inputs(spark: SparkSession, job: JobFile) -> dict[str, DataFrame]:
@@ -63,9 +63,9 @@ def _input(spark: SparkSession, name: str, stream: StreamPart) -> DataFrame:
         remedy = 'Write it as in SQL: "user long, price double, at timestamp".'
         reader = _explained(f"{field}.schema", text, remedy, lambda: reader.schema(text))
     reader = reader.options(**{key: option_text(value) for key, value in source.options.items()})
-    told = source.format if source.path is None else f"{source.format} at {source.path}"
+    shown = source.format if source.path is None else f"{source.format} at {source.path}"
     remedy = "Check format, path, schema and options; a format's package goes into spark.config."
-    frame = _explained(field, told, remedy, lambda: reader.load(source.path) if source.path else reader.load())
+    frame = _explained(field, shown, remedy, lambda: reader.load(source.path) if source.path else reader.load())
     if source.select:
         remedy = f"The source has these columns: {', '.join(frame.columns)}."
         frame = _explained(f"{field}.select", source.select, remedy, lambda: frame.selectExpr(*source.select))
@@ -79,12 +79,12 @@ def _input(spark: SparkSession, name: str, stream: StreamPart) -> DataFrame:
     return frame
 
 
-def _explained(field: str, value: object, remedy: str, make: Callable[[], _Made]) -> _Made:
-    """What Spark refuses while a plan is built was wrong in the file."""
+def _explained(field: str, value: object, remedy: str, make: Callable[[], _Result]) -> _Result:
+    """Run `make`; what Spark refuses while a plan is built is a mistake in the file."""
     from py4j.protocol import Py4JJavaError
 
     try:
         return make()
     except (PySparkException, Py4JJavaError) as error:
         problem = " ".join(root_cause(error).split()).rstrip(".")
-        raise InvalidInput(field, value, f"Spark refuses it: {problem}", remedy) from None
+        raise InvalidInput(field, value, f"is refused by Spark: {problem}", remedy) from None

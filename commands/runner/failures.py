@@ -1,4 +1,4 @@
-"""What went wrong in a few lines: the cause at the bottom of Spark's exceptions, without the JVM's stack."""
+"""The cause of a failure in a few lines: the innermost of Spark's exceptions, without the JVM's stack."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LINES_MAX = 12
 
 
 def root_cause(error: BaseException) -> str:
-    """The message that says why, for an exception of PySpark's or any other."""
-    # The text of a captured exception has the whole of it; __str__ may ask a JVM that is gone.
+    """The message that says why, for an exception from PySpark or from anywhere else."""
+    # A captured exception has the whole text; its __str__ may ask a JVM that has ended.
     text = getattr(error, "_desc", None) or _text(error)
     stack = getattr(error, "_stackTrace", None) or ""
     return root_cause_of_text(str(text), str(stack)) or type(error).__name__
@@ -34,15 +34,15 @@ def root_cause_of_text(text: str, stack: str = "") -> str:
 
 
 def _python_error(text: str) -> str:
-    """The last line of the last traceback, and what belongs to the error's message."""
+    """The last line of the last traceback, and the lines that continue the error's message."""
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
-    kept: list[str] = []
+    message: list[str] = []
     for line in lines:
-        if kept and (not line.strip() or _JVM_FRAME.match(line)):
+        if message and (not line.strip() or _JVM_FRAME.match(line)):
             break
-        if kept or (line.strip() and not line[0].isspace()):
-            kept.append(line.rstrip())
-    return "\n".join(kept[:_LINES_MAX]) or _without_frames(text)
+        if message or (line.strip() and not line[0].isspace()):
+            message.append(line.rstrip())
+    return "\n".join(message[:_LINES_MAX]) or _without_frames(text)
 
 
 def _without_frames(text: str) -> str:
@@ -56,6 +56,6 @@ def _text(error: BaseException) -> str:
     if java is not None:
         try:
             return str(java.toString())
-        except Exception:  # the JVM is gone, and the cause with it
+        except Exception:  # the JVM has ended, so the cause is lost
             return "the JVM ended"
     return str(error)

@@ -1,4 +1,4 @@
-"""What a query.yaml says: sources, sink, query, Spark. Checked as far as it goes without Spark."""
+"""The content of a query.yaml: sources, sink, query, Spark. Checked as far as possible without Spark."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class SparkPart(_Part):
 
 
 class SourcePart(_Part):
-    """`source:` of a stream: what spark.readStream is told."""
+    """`source:` of a stream: the arguments of spark.readStream."""
 
     format: str
     data_schema: str | None = Field(None, alias="schema")
     options: dict[str, Option] = {}
     path: str | None = None
     select: list[str] = []
-    """SQL expressions that make the stream's columns of the source's."""
+    """SQL expressions that make the stream's columns from the source's columns."""
 
 
 class StreamPart(_Part):
@@ -50,13 +50,13 @@ class StreamPart(_Part):
     time: str
     source: SourcePart
     watermark: str | None = None
-    """A delay of this stream's own; then the query's `lateness` is left out."""
+    """This stream's own delay; then the query has no `lateness`."""
 
     @field_validator("watermark")
     @classmethod
     def _check_watermark(cls, text: str | None) -> str | None:
         if text is not None and parse_us(text, "watermark") < 0:
-            raise InvalidInput("watermark", text, "is negative", 'Use "0 seconds" to wait for nobody.')
+            raise InvalidInput("watermark", text, "is negative", 'Use "0 seconds" to wait for no late rows.')
         return text
 
 
@@ -71,12 +71,13 @@ class QueryPart(_Part):
     where: str | list[str] = []
     ordered: bool = False
     plan: str | dict[int, str] = JoinQuery.model_fields["plan"].default
+    owners: dict[Any, Any] = {}
     streams: dict[str, StreamPart]
 
     @field_validator("partitions", "workers", mode="before")
     @classmethod
     def _take_digits(cls, value: Any) -> Any:
-        """A number that comes from the environment is a text."""
+        """A number from an environment variable arrives as a text."""
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
     @field_validator("plan", mode="before")
@@ -86,14 +87,14 @@ class QueryPart(_Part):
 
 
 class SinkPart(_Part):
-    """`sink:`: what writeStream is told."""
+    """`sink:`: the arguments of writeStream."""
 
     format: str
     path: str | None = None
     options: dict[str, Option] = {}
     mode: Literal["append"] = "append"
     trigger: str | None = None
-    """ "processing 1 second", "available now" or "once"; without it batch follows batch."""
+    """ "processing 1 second", "available now" or "once"; without it batches follow each other at once."""
 
     @field_validator("trigger")
     @classmethod
@@ -112,7 +113,7 @@ class JobFile(_Part):
     sink: SinkPart
 
     def join_query(self) -> JoinQuery:
-        """The query as a program would have written it; its errors name the field in the file."""
+        """The query, as a program would define it; its errors name the field in the file."""
         part = self.query
         streams = []
         for name, stream in part.streams.items():
@@ -132,6 +133,7 @@ class JobFile(_Part):
                 where=(part.where,) if isinstance(part.where, str) else tuple(part.where),
                 ordered=part.ordered,
                 plan=part.plan,
+                owners=part.owners,
                 streams=tuple(streams),
             )
         except InvalidInput as error:
@@ -148,19 +150,19 @@ def load_job(path: Path, environ: Mapping[str, str] = os.environ) -> JobFile:
         raise _explained(error, written) from None
     job.join_query()
     if not job.checkpoint.strip():
-        raise InvalidInput("checkpoint", job.checkpoint, "is no directory", "Name one that is this query's alone.")
+        raise InvalidInput("checkpoint", job.checkpoint, "is not a directory", "Name one that only this query uses.")
     return job.model_copy(update={"checkpoint": absolute(job.checkpoint)})
 
 
 def absolute(location: str) -> str:
-    """A local path as executors can use it: they have working directories of their own. URIs stay."""
+    """A local path as executors can use it: they have other working directories. URIs stay as they are."""
     if "://" in location or location.startswith("file:"):
         return location
     return str(Path(location).expanduser().absolute())
 
 
 def trigger_arguments(text: str | None) -> dict[str, Any]:
-    """The keyword arguments of DataStreamWriter.trigger; none for batch after batch."""
+    """The keyword arguments of DataStreamWriter.trigger; none if batches follow each other at once."""
     if text is None:
         return {}
     words = " ".join(text.lower().split())
@@ -173,12 +175,12 @@ def trigger_arguments(text: str | None) -> dict[str, Any]:
         raise InvalidInput(
             "trigger",
             text,
-            "is no trigger",
+            "is not a trigger",
             'Use "processing 1 second" (or another interval), "available now" or "once".',
         )
     interval_us = parse_us(interval.group(1), "trigger")
     if interval_us < 0:
-        raise InvalidInput("trigger", text, "is negative", 'Use "processing 0 seconds" for batch after batch.')
+        raise InvalidInput("trigger", text, "is negative", 'Use "processing 0 seconds" for batches without a pause.')
     return {"processingTime": f"{interval_us // 1000} milliseconds"}
 
 
@@ -188,7 +190,7 @@ def option_text(value: Option) -> str:
 
 
 def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
-    """Pydantic's first complaint in our words. Values are shown as written: variables may hold passwords."""
+    """Pydantic's first complaint in our words. Values are shown as written, since variables may contain passwords."""
     first = error.errors()[0]
     location = [part for part in first["loc"] if part not in _UNION_TAGS]
     if location and location[-1] == "[key]":
@@ -205,8 +207,8 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(location[-1]), known, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        return InvalidInput(field, value, "is not known here", f"{hint}{_owner(location)} has: {', '.join(known)}.")
-    remedy = "Texts like yes, no, on and 1 mean other things in YAML: put them in quotes."
+        return InvalidInput(field, value, "is not a known field", f"{hint}{_owner(location)} has: {', '.join(known)}.")
+    remedy = "Words such as yes, no, on and 1 are not texts in YAML: put them in quotes."
     if first["input"] is None:
         remedy = "Give it a value, or leave the line out."
     elif first["type"] in ("int_type", "int_parsing"):
@@ -216,7 +218,7 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     elif first["type"] in ("model_type", "dict_type"):
         remedy = f"Write one line for each of: {', '.join(known)}." if known else "Write `name: value` lines."
     elif first["type"] == "literal_error":
-        remedy = "Leave it out, or use what is expected: a join's results are only ever added to."
+        remedy = "Leave it out, or use `append`: a join only adds results."
     return InvalidInput(field, value, first["msg"][:1].lower() + first["msg"][1:], remedy)
 
 
@@ -244,7 +246,7 @@ def _owner(location: list[int | str]) -> str:
 
 
 def _part_of(location: list[int | str]) -> type[BaseModel] | None:
-    """The model that stands at a place in the file."""
+    """The model for a place in the file."""
     fixed: dict[tuple[str, ...], type[BaseModel]] = {
         (): JobFile,
         ("spark",): SparkPart,

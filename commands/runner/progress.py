@@ -20,7 +20,7 @@ HEADER: Final = f"{'batch':>7} {'rows':>10} {'results':>10} {'rows/s':>9} {'ms':
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """What Spark tells about a finished batch."""
+    """What Spark says about a finished batch."""
 
     batch: int
     rows: int
@@ -39,14 +39,14 @@ class BatchProgress:
 
 
 def observed(frame: DataFrame) -> DataFrame:
-    """The same rows, counted: few sinks tell Spark how many they took."""
+    """The same rows, counted: few sinks tell Spark how many rows they wrote."""
     from pyspark.sql.functions import count, lit
 
     return frame.observe(METRIC, count(lit(1)).alias("results"))
 
 
 def parse_progress(progress: Any) -> BatchProgress | None:
-    """A finished batch; None for what Spark also sends while a query is idle."""
+    """A finished batch; None for the progress that Spark sends while a query is idle."""
     durations = progress["durationMs"]
     if "addBatch" not in durations:
         return None
@@ -62,7 +62,7 @@ def parse_progress(progress: Any) -> BatchProgress | None:
 
 
 class ProgressReader:
-    """Hands out each finished batch once, in order."""
+    """Returns each finished batch once, in order."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -74,14 +74,14 @@ class ProgressReader:
 
     def new(self) -> Iterator[BatchProgress]:
         for each in self._query.recentProgress:
-            found = parse_progress(each)
-            if found is not None and found.batch > self._last:
-                self._last = found.batch
-                yield found
+            progress = parse_progress(each)
+            if progress is not None and progress.batch > self._last:
+                self._last = progress.batch
+                yield progress
 
 
 def _is_control(source: Any) -> bool:
-    """Known by its offset: Spark describes all Python sources alike."""
+    """Recognized by its offset: Spark describes all Python sources in the same way."""
     return f'"{MARK}"' in str(source["endOffset"])
 
 
@@ -92,7 +92,7 @@ def _plain_time(text: str | None) -> str:
 
 
 def plain_watermark(watermark_us: int) -> str:
-    """A watermark of a report, in the same words."""
+    """A watermark of a report, in the same format."""
     if watermark_us <= 0:
         return "-"
     return datetime.fromtimestamp(watermark_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,4 +1,4 @@
-"""`trimtab run query.yaml`: builds the query, starts it, prints a line per batch, ends in order."""
+"""`trimtab run query.yaml`: builds the query, starts it, prints a line per batch, ends it in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunOptions:
 
 
 class QueryFailed(TrimtabError):
-    """The running query ended by itself with an error; what it had committed is safe in its checkpoint."""
+    """The running query ended with an error; what it had committed is safe in its checkpoint."""
 
 
 def run_file(path: Path, options: RunOptions) -> int:
@@ -44,12 +44,11 @@ def run_file(path: Path, options: RunOptions) -> int:
 
 
 def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Path) -> int:
-    # Late, so that --help and a bad file answer at once.
+    # Imported here, so that --help and errors in the file are answered at once.
     from commands.runner.spark_session import make_session, stop_session, submitted
 
-    given = submitted()
-    if given and job.spark.master is not None:
-        _note(f"spark.master = {job.spark.master!r} is ignored: this session has one already")
+    if submitted() and job.spark.master is not None:
+        _note(f"spark.master = {job.spark.master!r} is ignored: this session has a master already")
     spark = make_session(
         master=job.spark.master,
         app_name=job.spark.app_name or f"trimtab {job.query.name}",
@@ -63,13 +62,13 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
             elif not stop:
                 _run(spark, job, options, stop)
     finally:
-        # Sessions of our own only need it done in order; one of spark-submit's ends with this program, too.
+        # A session from spark-submit may be stopped too: it ends with this program.
         stop_session(spark)
     return OK
 
 
 def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
-    """All that a start would find wrong, with nothing written: neither checkpoint nor Redis is touched."""
+    """Everything that a start would check. Nothing is written: neither the checkpoint nor Redis changes."""
     from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
     from trimtab.embedded import EmbeddedRedis
@@ -80,7 +79,7 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
         store = Store(job.redis)
         store.check()
         check_name_is_free(job.query.name, job.checkpoint, store)
-    # A checkpoint that has run is only read by the join; a new one would be claimed, so a stand-in is.
+    # The join only reads a checkpoint that has run. It would write to a new one, so that is replaced.
     used = Checkpoint(job.checkpoint).last_batch() is not None
     with EmbeddedRedis() as server:
         result = build_join(
@@ -90,7 +89,7 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
         check_sink(spark, job.sink)
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
     print(f"{job.query.name}: {len(job.query.streams)} streams, {job.query.workers} workers: ready to run")
-    print(f"checkpoint: {job.checkpoint} ({'goes on where it stopped' if used else 'new'})")
+    print(f"checkpoint: {job.checkpoint} ({'continues where it stopped' if used else 'new'})")
     print(f"result: {columns}")
 
 
@@ -112,7 +111,7 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
 
 @contextlib.contextmanager
 def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
-    """The server that the file names; else one for this run, where `trimtab serve` looks by default if that is free."""
+    """The server that the file names; else one for this run, on the port where `trimtab serve` looks, if it is free."""
     from trimtab.defaults import DEFAULT_REDIS_PORT
     from trimtab.embedded import EmbeddedRedis
     from trimtab.embedded.redis_server import port_is_free
@@ -123,24 +122,24 @@ def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
     with EmbeddedRedis(port=DEFAULT_REDIS_PORT if port_is_free(DEFAULT_REDIS_PORT) else None) as server:
         if tell:
             option = "" if server.port == DEFAULT_REDIS_PORT else f" --redis {server.url}"
-            _note(f"redis is not given: one runs at {server.url} until the end; to move load: trimtab serve{option}")
+            _note(f"no redis is named, so one runs at {server.url} until the end; to move load: trimtab serve{option}")
         yield server.url
 
 
 def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
-    """Until the query ends, a signal comes, or the time is over."""
+    """Print progress until the query ends, a signal comes, or the time is over."""
     from commands.runner.progress import HEADER, ProgressReader
 
     reader = ProgressReader(query)
-    headed = False
+    has_header = False
 
     def tell() -> int:
-        nonlocal headed
+        nonlocal has_header
         for batch in reader.new():
             if options.progress:
-                if not headed:
+                if not has_header:
                     print(HEADER)
-                headed = True
+                has_header = True
                 print(batch.line(), flush=True)
         return reader.last_batch
 
@@ -150,13 +149,13 @@ def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> Non
         stop.wait(POLL_S)
     if query.isActive:
         if stop:
-            _note("stopping after the current batch (again: at once)")
+            _note("stopping after the current batch; press Ctrl-C again to stop at once")
         stop_query(query, tell)
         with contextlib.suppress(Exception):
             tell()
         return
     tell()
-    query.awaitTermination()  # raises what ended it
+    query.awaitTermination()  # raises the error that ended it
 
 
 def _note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`trimtab reports` and `trimtab mapping`: what Redis knows of a query, for people or as JSON."""
+"""`trimtab reports` and `trimtab mapping`: what Redis knows about a query, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def show_mapping(query: str, redis: str, *, as_json: bool) -> None:
     epoch = None if number is None else store.epoch(query, number)
     if epoch is None:
         _check_known(store, query)
-        raise InvalidInput("--query", query, "has no epoch", "Is it running? It publishes its first one at its start.")
+        raise InvalidInput(
+            "--query", query, "has no epoch", "Is it running? It publishes its first epoch when it starts."
+        )
     print(json.dumps(json.loads(epoch.to_text()), indent=1) if as_json else epoch.render())
 
 
 def print_table(table: object) -> None:
-    """As wide as the table is where stdout is no terminal: a line that a pipe wraps cannot be parsed."""
+    """As wide as needed if stdout is not a terminal: lines that are wrapped in a pipe cannot be parsed."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
@@ -59,7 +61,5 @@ def _store(url: str) -> Store:
 def _check_known(store: Store, query: str) -> None:
     names = sorted(str(name) for name in store.client.smembers(redis_keys.QUERIES))
     if query not in names:
-        known = (
-            f"It knows: {', '.join(names)}." if names else "It knows none: is it the Redis that the query was given?"
-        )
-        raise InvalidInput("--query", query, "is unknown to this Redis", known)
+        remedy = f"It has: {', '.join(names)}." if names else "It has none: is it the Redis that the query uses?"
+        raise InvalidInput("--query", query, "is not known to this Redis", remedy)

@@ -1,4 +1,4 @@
-"""Makes the Spark session of our commands: a Java, the right Python, no noise in the user's terminal."""
+"""Makes the Spark session of our commands: with Java, the right Python, and a quiet terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER: Final = "local[*]"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-# Errors in one line each: the stack of a failed query stays away, and its cause is told by us.
+# One line for each error: no stack for a failed query, whose cause our commands print.
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -28,7 +28,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
 """
 _SILENT: Final = (
-    "org.apache.spark.sql.execution.streaming",  # a query that fails: told by us
+    "org.apache.spark.sql.execution.streaming",  # a query that fails: our commands say why
     "org.apache.spark.scheduler.TaskSetManager",  # the stack trace of a failed task is in its message
     "org.apache.spark.scheduler.TaskSchedulerImpl",  # executors that end when we end them
     "org.apache.spark.scheduler.AsyncEventQueue",
@@ -49,7 +49,7 @@ def submitted() -> bool:
 def make_session(*, master: str | None, app_name: str, config: Mapping[str, str], scratch: Path) -> SparkSession:
     """A session on `master`; where one has been chosen (see `submitted`), on that, with our session settings.
 
-    `scratch` is a directory of the caller's that lives as long as the session.
+    `scratch` is a directory that the caller keeps as long as the session lives.
     """
     from pyspark.sql import SparkSession
 
@@ -65,9 +65,9 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
         if (master or DEFAULT_MASTER).startswith("local"):
             # Elsewhere Trimtab may not be installed, and arrives only after the daemon has started.
             settings.setdefault("spark.python.daemon.module", "worker.spark_daemon")
-        given = settings.get(_JAVA_OPTIONS, "")
-        if "log4j" not in given:
-            settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {given}".rstrip()
+        options = settings.get(_JAVA_OPTIONS, "")
+        if "log4j" not in options:
+            settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {options}".rstrip()
     for name, value in settings.items():
         builder = builder.config(name, value)
     with filtered_stderr():
@@ -75,7 +75,7 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
 
 
 def _let_executors_import_us() -> None:
-    """Local executors import what the driver does, but a checkout not installed is on its path alone."""
+    """Local executors import our packages, but a checkout that is not installed is only on the driver's path."""
     import trimtab
 
     root = str(Path(trimtab.__file__).resolve().parent.parent)
@@ -85,8 +85,8 @@ def _let_executors_import_us() -> None:
 
 
 def quiet_log4j(directory: Path) -> Path:
-    """A log4j configuration for the driver: read before Spark says its first word, as setLogLevel is not."""
-    # Spark says that it lowers the level of its gateway's logger to warn, unless it has been set.
+    """A log4j configuration for the driver. It is read before Spark prints anything, unlike setLogLevel."""
+    # Without this, Spark prints that it sets its gateway's logger to warn.
     lines = [_LOG4J, "logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer\n"]
     lines.append("logger.gateway.level = error\n")
     for number, name in enumerate(_SILENT):
@@ -97,7 +97,7 @@ def quiet_log4j(directory: Path) -> Path:
 
 
 def stop_session(spark: SparkSession, *, keep_logs: bool = False) -> None:
-    """Stop Spark; a local-cluster's executors leave logs and jars in Spark's own directory, which go too."""
+    """Stop Spark, and remove the logs and jars that local-cluster executors leave in Spark's own directory."""
     master = spark.sparkContext.master or ""
     application = spark.sparkContext.applicationId
     spark.stop()

@@ -1,7 +1,7 @@
-"""Takes known chatter out of what a JVM started by us writes to stderr; all else goes through.
+"""Removes known chatter from what our JVM writes to stderr; everything else passes.
 
-Neither log4j nor any setting reaches these lines: Java itself and PySpark's driver-side Python worker print
-them. A JVM inherits the file that is number 2 when it starts, so for that moment a pipe takes its place.
+Neither log4j nor any setting affects these lines: Java itself and PySpark's driver-side Python worker print them. A JVM
+inherits file descriptor 2 when it starts, so a pipe replaces that descriptor for this moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LineFilter:
 
 @contextlib.contextmanager
 def filtered_stderr() -> Iterator[None]:
-    """Processes started meanwhile write through the filter, for as long as they live."""
+    """Processes that are started inside write through the filter, as long as they live."""
     sys.stderr.flush()
     try:
         real = os.dup(2)
@@ -57,11 +57,11 @@ def filtered_stderr() -> Iterator[None]:
 
 
 def _pump(source: int, target: int) -> None:
-    """Until all writers have closed the pipe. Lines only: half a line could not be judged."""
-    wanted = LineFilter()
+    """Copy whole lines until all writers have closed the pipe."""
+    line_filter = LineFilter()
     with os.fdopen(source, "rb") as lines:
         for line in lines:
-            if wanted.passes(line):
+            if line_filter.passes(line):
                 with contextlib.suppress(OSError):
                     os.write(target, line)
     os.close(target)

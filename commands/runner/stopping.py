@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 GRACE_S: Final = 20.0
-"""How long the current batch may still take after a request to stop."""
+"""How long the current batch may take after a request to stop."""
 
 
 class StopRequest:
@@ -36,7 +36,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[StopRequest]:
-        """Catch SIGINT and SIGTERM; once more after SparkContext was made, which takes SIGINT for itself."""
+        """Catch SIGINT and SIGTERM. Needed again after a SparkContext was made: it replaces the handler of SIGINT."""
         before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield self
@@ -48,8 +48,8 @@ class StopRequest:
 def stop_query(query: StreamingQuery, last_batch: Callable[[], int], grace_s: float = GRACE_S) -> None:
     """Stop between two batches where possible.
 
-    Stopping in mid-batch loses nothing (Spark replays the batch), but it costs the work done and may race the
-    Python workers' state server, which then complains. So wait until a batch ends or none is running.
+    Stopping in the middle of a batch loses nothing (Spark replays the batch), but it wastes the work done and may race
+    with the Python workers' state server, which then prints errors. So wait until a batch ends or none is running.
     """
     begun = last_batch()
     deadline = time.monotonic() + grace_s
@@ -57,7 +57,7 @@ def stop_query(query: StreamingQuery, last_batch: Callable[[], int], grace_s: fl
         if last_batch() > begun or not query.status["isTriggerActive"]:
             break
         time.sleep(0.02)
-    # What a query says that was told to stop is no failure of its work.
+    # An error from a query that was asked to stop does not matter.
     with contextlib.suppress(Exception):
         query.stop()
     with contextlib.suppress(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    # Python put this file's directory first on the path, where our modules' short names would hide others'.
+    # Python put this file's directory first on the path, where our modules would hide others of the same name.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [entry for entry in sys.path if entry != here or entry.endswith(".zip")]
     from commands.cli import main as command

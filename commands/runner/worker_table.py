@@ -1,4 +1,4 @@
-"""Workers' reports as a table: who has how much of the load."""
+"""Workers' reports as a table: how the load is shared."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trimtab.reports import WorkerReport
 
 
 def shares(loads: Sequence[float]) -> list[float]:
-    """Parts of the whole; zero all over if there is no load."""
+    """Each load as a part of the whole; all zero if there is no load."""
     whole = sum(loads)
     return [load / whole if whole else 0.0 for load in loads]
 
 
 def newest_reports(reports: Iterable[WorkerReport]) -> Table:
-    """One line per worker, as each reported last."""
+    """One line per worker, from its newest report."""
     ordered = sorted(reports, key=lambda report: report.worker)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("worker", "executor", "batch", "epoch", "rows", "results", "late", "null"):

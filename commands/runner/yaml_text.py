@@ -1,4 +1,4 @@
-"""Reads YAML into plain values: safe tags only, no key twice, ${NAME} from the environment."""
+"""Reads YAML into plain values: safe tags only, no duplicate keys, ${NAME} from the environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import yaml
 
 from trimtab.errors import InvalidInput
 
-# $${NAME} stands for the text ${NAME} itself.
+# $${NAME} is the text ${NAME} itself.
 _VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """The mapping in the file, variables not yet filled in."""
+    """The mapping in the file, before variables are replaced."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -25,7 +25,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     try:
         # Parsed to nodes first: safe_load would silently keep the last of two equal keys, and lose a stream.
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _refuse_twins(path, node, "", set())
+        _refuse_duplicates(path, node, "", set())
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidInput(
@@ -36,7 +36,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         ) from None
     if not isinstance(value, dict):
         raise InvalidInput(
-            "file", str(path), "has no mapping at its top", "It starts with `spark:`, `query:` or the like."
+            "file", str(path), "is not a mapping", "Begin it with `spark:`, `query:` or another part of the file."
         )
     return value
 
@@ -54,15 +54,15 @@ def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
         escaped, name, default = match.groups()
         if escaped:
             return match.group(0)[1:]
-        found = environ.get(name, default)
-        if found is None:
+        text = environ.get(name, default)
+        if text is None:
             raise InvalidInput(
                 field,
                 value,
-                f"the environment variable {name} is not set",
+                f"uses the environment variable {name}, which is not set",
                 f"Set it, or write ${{{name}:-default}}; $${{{name}}} is the text itself.",
             )
-        return found
+        return text
 
     return _VARIABLE.sub(replaced, value)
 
@@ -72,33 +72,33 @@ def _below(field: str, key: Any) -> str:
     # Workers have numbers.
     if not isinstance(key, str) and type(key) is not int:
         kind = "nothing" if key is None else type(key).__name__
-        raise InvalidInput(where, key, f"is not a text but {kind} in YAML", "Put it in quotes.")
+        raise InvalidInput(where, key, f"is {kind} in YAML, not a text", "Put it in quotes.")
     return where
 
 
-def _refuse_twins(path: Path, node: yaml.Node | None, field: str, seen: set[int]) -> None:
-    # An alias is the node it stands for, so a document can contain itself.
-    if node is None or id(node) in seen:
+def _refuse_duplicates(path: Path, node: yaml.Node | None, field: str, visited: set[int]) -> None:
+    # An alias is the same node as its anchor, so a document can contain itself.
+    if node is None or id(node) in visited:
         return
-    seen.add(id(node))
+    visited.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, each in enumerate(node.value):
-            _refuse_twins(path, each, f"{field}[{index}]", seen)
+            _refuse_duplicates(path, each, f"{field}[{index}]", visited)
     elif isinstance(node, yaml.MappingNode):
-        known: set[str] = set()
+        names: set[str] = set()
         for key, each in node.value:
             name = str(key.value)
             where = f"{field}.{name}" if field else name
-            if name in known:
+            if name in names:
                 line = key.start_mark.line + 1
                 raise InvalidInput(
                     where,
                     name,
-                    f"is there twice ({path.name}, line {line})",
+                    f"appears twice ({path.name}, line {line})",
                     "Keep one, or rename the other.",
                 )
-            known.add(name)
-            _refuse_twins(path, each, where, seen)
+            names.add(name)
+            _refuse_duplicates(path, each, where, visited)
 
 
 def _place(error: yaml.YAMLError) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from balancing.protocols.migration import Entry, Migration, Request, Wave
+from balancing.protocols.migration import Migration, Request, StoryLine, Wave
 from balancing.protocols.table import State
 
 
-def parallel_track(*story: Entry) -> Migration:
+def parallel_track(*story: StoryLine) -> Migration:
     """PTLB after step 3: group 0 goes to workers 0 and 1."""
     return Migration(
         id="m",

@@ -14,7 +14,7 @@ import redis
 from api.embedded import EmbeddedServer
 from api.gate import GateSettings
 from api.keys import Scope
-from api.limits import Rates
+from api.limits import RequestRates
 from manager.settings import ManagerSettings
 from manager.snapshots import SNAPSHOT_TTL_S, snapshot_text
 from manager.store import ManagerStore
@@ -22,13 +22,13 @@ from manager.watch import Watch
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 
-FRESH = GateSettings(answers_kept_s=0.0, rates=Rates(mutations_per_s=10_000, failures_per_s=10_000))
-"""No answer is kept and nobody is told to wait, where a test is not about that."""
+FRESH = GateSettings(answers_kept_s=0.0, rates=RequestRates(mutations_per_s=10_000, failures_per_s=10_000))
+"""No answer is kept and no request is over the limit, in tests that are not about that."""
 QUICK = ManagerSettings(poll_s=0.005, discover_s=0.01, backoff_max_s=0.05)
 
 
 class Served(EmbeddedServer):
-    """With `manager` requests are carried out, too."""
+    """With `manager`, requests are carried out as well."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Served(EmbeddedServer):
 
     def client(self, scope: Scope | None) -> httpx.Client:
         headers = {} if scope is None else {"Authorization": f"Bearer {self.key(scope)}"}
-        made = httpx.Client(base_url=self.url, headers=headers, timeout=10.0)
-        self._clients.append(made)
-        return made
+        client = httpx.Client(base_url=self.url, headers=headers, timeout=10.0)
+        self._clients.append(client)
+        return client
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -66,18 +66,18 @@ def cleared(redis_url: str) -> None:
                 client.delete(name)
 
 
-def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 10.0) -> None:
-    """Go on with the query until something is so; what is waited for happens in another thread."""
+def until(condition: Callable[[], bool], plane: DataPlane | None = None, seconds: float = 30.0) -> None:
+    """Run batches of the query until a condition holds, which another thread brings about."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not come true"
         if plane is not None:
             plane.step()
         time.sleep(0.01)
 
 
 def measured(redis_url: str, query: str = "orders") -> None:
-    """Does what the leader does for readers: leaves a load snapshot in Redis."""
+    """Write a load snapshot to Redis, as the leader does for readers."""
 
     async def look() -> None:
         store = ManagerStore(redis_url)
@@ -92,7 +92,7 @@ def measured(redis_url: str, query: str = "orders") -> None:
 
 
 def contents(plane: DataPlane) -> dict[str, bytes | None]:
-    """All that Redis holds of the query, to be compared: did anything change?"""
-    found = sorted(str(name) for name in plane.store.client.keys(f"trimtab:{{{plane.query}}}:*"))
+    """Everything that Redis has about the query, to see whether it changed."""
+    names = sorted(str(name) for name in plane.store.client.keys(f"trimtab:{{{plane.query}}}:*"))
     with redis.Redis.from_url(plane.store.url) as raw:
-        return {name: cast("bytes | None", raw.dump(name)) for name in found}
+        return {name: cast("bytes | None", raw.dump(name)) for name in names}

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 
+from balancing.protocols.migration import Migration
+from balancing.requests import MoveRequest, Rebalance, RebalanceRequest
 from manager.embedded import EmbeddedManager
-from manager.requests import MoveRequest, Rebalance, RebalanceRequest
 from manager.settings import ManagerSettings
-from manager.store import Json
+from manager.store import now_ms
 from tests.checkers.harness import Gate, Run
 from tests.checkers.oracle import Row
 from trimtab import JoinQuery, Stream
 from trimtab.epochs import Epoch
-from trimtab.moves import moves_of
+from trimtab.moves import parse_move_id
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
 
@@ -68,7 +69,7 @@ class Steered:
         self.spark = spark
         self.running: StreamingQuery | None = None
         self.shared_epochs = False
-        """Whether an epoch was seen that had moves of several migrations."""
+        """Whether an epoch had moves of several migrations."""
         self._rebuild = rebuild
         self._gated = gated
         self._random = random.Random(seed)
@@ -116,15 +117,16 @@ class Steered:
     def take_all(self) -> None:
         assert self.running is not None
         self.running.processAllAvailable()
-        self.shared_epochs |= len({move.id.partition(".")[0] for move in moves_of(self.bound())}) > 1
+        names = {parse_move_id(move.id) for move in self.bound().moves}
+        self.shared_epochs |= len({name[0] for name in names if name is not None}) > 1
 
     def until(self, done: Callable[[], Any], what: str, files: int = 60) -> Any:
         for _ in range(files):
-            found = done()
-            if found:
-                return found
+            result = done()
+            if result:
+                return result
             self.advance()
-        raise AssertionError(f"{files} files in vain for: {what}")
+        raise AssertionError(f"not after {files} files: {what}")
 
     def bound(self) -> Epoch:
         return Checkpoint(str(self.run.checkpoint)).bound_epoch(self.run.last_bound())
@@ -141,45 +143,48 @@ class Steered:
         groups: tuple[int, ...] = (),
         **more: Any,
     ) -> str:
-        """Hand a request in; returns the rebalance's id."""
+        """Send a request to the manager; returns the rebalance's id."""
         move = MoveRequest(sender=sender, receiver=receiver, groups=groups, **more)
-        request = RebalanceRequest(id=f"t-{secrets.token_hex(4)}", query=self.name, moves=(move,), strategy=strategy)
+        name = f"t-{secrets.token_hex(4)}"
+        request = RebalanceRequest(id=name, query=self.name, moves=(move,), strategy=strategy, at_ms=now_ms())
         manager.rebalance(request)
         return request.id
 
     def ended(self, manager: EmbeddedManager, rebalance: str) -> Callable[[], Rebalance | None]:
         def look() -> Rebalance | None:
-            found = manager.outcome(self.name, rebalance)
-            return found if found is not None and not found.open else None
+            outcome = manager.outcome(self.name, rebalance)
+            return outcome if outcome is not None and not outcome.open else None
 
         return look
 
     def end_of(self, manager: EmbeddedManager, rebalance: str) -> Rebalance:
         """Rows arrive until the rebalance has ended."""
-        found: Rebalance = self.until(self.ended(manager, rebalance), f"the end of {rebalance}")
-        return found
+        outcome: Rebalance = self.until(self.ended(manager, rebalance), f"the end of {rebalance}")
+        return outcome
 
-    def move_all(self, manager: EmbeddedManager, groups: Mapping[tuple[str, int, int], Sequence[int]]) -> list[Json]:
+    def move_all(
+        self, manager: EmbeddedManager, groups: Mapping[tuple[str, int, int], Sequence[int]]
+    ) -> list[Migration]:
         """Move groups by (strategy, sender, receiver), all at once; returns the migrations' records."""
-        asked = [self.ask(manager, *way, tuple(each)) for way, each in groups.items()]
-        records: list[Json] = []
-        for each in asked:
+        names = [self.ask(manager, *way, tuple(each)) for way, each in groups.items()]
+        records: list[Migration] = []
+        for each in names:
             assert self.end_of(manager, each).state == "committed"
             records += self.check_audits(manager, each)
         owners = self.bound().owners
         assert all(owners[group] == receiver for (_, _, receiver), each in groups.items() for group in each)
         return records
 
-    def check_audits(self, manager: EmbeddedManager, rebalance: str) -> list[Json]:
-        """The migrations' own statement: nothing lost, nothing doubled, and something was checked."""
+    def check_audits(self, manager: EmbeddedManager, rebalance: str) -> list[Migration]:
+        """The migrations' audits: nothing was lost or doubled, and some batches were checked."""
         outcome = manager.outcome(self.name, rebalance)
         assert outcome is not None
-        known = manager.migrations(self.name)
-        records = [known[name] for name in outcome.migrations]
+        migrations = manager.migrations(self.name)
+        records = [migrations[name] for name in outcome.migrations]
         for record in records:
-            audit = record["audit"]
-            assert (audit["lost"], audit["doubled"], audit["problems"]) == (0, 0, []), audit
-            assert audit["checked_batches"] > 0, audit
+            audit = record.audit
+            assert (audit.lost, audit.doubled, list(audit.problems)) == (0, 0, []), audit
+            assert audit.checked_batches > 0, audit
         return records
 
     def process_of(self, worker: int) -> psutil.Process:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from balancing.rules import Rules
 from balancing.settings import Settings
-from manager.requests import parse_rebalance
 from manager.service import ManagerService, holder_name
-from manager.settings import Rules
 from manager.snapshots import load_snapshot
 from manager.store import ManagerStore
 from tests.simulation.data_plane import DataPlane
@@ -43,7 +42,7 @@ def leads(service: ManagerService, query: str) -> bool:
 
 async def automatic(world: World) -> list[str]:
     """States of the rebalances that nobody asked for, oldest first."""
-    found = [parse_rebalance(body) for body in (await world.store.rebalances(world.query)).values()]
+    found = list((await world.store.rebalances(world.query)).values())
     return [each.state for each in sorted(found, key=lambda each: each.created_ms) if each.automatic]
 
 
@@ -55,12 +54,12 @@ def test_it_levels_a_skewed_load(server: EmbeddedRedis, raw: redis.Redis, strate
             await world.store.set_auto(world.query, replace(EAGER, strategy=strategy))
             assert loads(world.plane) == [32, 4]
             await world.until(lambda: max(loads(world.plane)) <= 20, "a level load")
-            await world.until(lambda: not world.plane.bound.migrations, "its end")
+            await world.until(lambda: not world.plane.bound.moves, "its end")
             rebalances = await world.store.rebalances(world.query)
-            first = parse_rebalance(min(rebalances.values(), key=lambda body: body["created_ms"]))
+            first = min(rebalances.values(), key=lambda each: each.created_ms)
             assert first.by == "balancer" and "times the mean" in first.reason
             proposal = await world.store.proposal(world.query, first.request["proposal"])
-            assert proposal is not None and proposal["forecast"]
+            assert proposal is not None and proposal.forecast
             world.check()
 
     asyncio.run(scenario())
@@ -75,7 +74,7 @@ def test_pairwise_levels_executors_that_tie(server: EmbeddedRedis, raw: redis.Re
             await world.store.set_auto(world.query, replace(EAGER, policy="pairwise", strategy="mslb"))
             assert loads(world.plane) == [16, 16, 2, 2]
             await world.until(lambda: max(loads(world.plane)) <= 10, "a level load")
-            await world.until(lambda: not world.plane.bound.migrations, "its end")
+            await world.until(lambda: not world.plane.bound.moves, "its end")
             assert len(await automatic(world)) >= 2
             world.check()
 
@@ -106,7 +105,7 @@ def test_it_waits_for_a_rebalance_that_is_under_way(server: EmbeddedRedis, raw: 
         async with skewed(server, window=20, weights=(6, 1, 6, 1, 6, 1, 6, 1)) as world:
             world.manager("m")
             await world.ask(move(0, 1, (0,)), strategy="ptlb")
-            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            await world.until(lambda: world.plane.bound.moves, "the move being open")
             await world.store.set_auto(world.query, replace(EAGER, strategy="mslb"))
             committed = world.plane.committed
             await world.until(lambda: world.plane.committed > committed + 10, "ten batches")

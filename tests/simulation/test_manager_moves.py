@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from balancing.protocols.table import State
-from manager.requests import CancelRequest
+from balancing.requests import CancelRequest
 from tests.simulation.managers import Killer, World, move
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
@@ -35,7 +35,7 @@ def test_there_and_back(server: EmbeddedRedis, raw: redis.Redis, strategy: str) 
             for name in ("r1-1", "r2-1"):
                 verdict = (await world.migration(name)).audit.verdict()
                 assert verdict.clean and verdict.checked_rows > 0
-            assert runner.publish_s < 0.05
+            assert runner.pen.publish_s < 0.05
             kinds = [event.kind for event in await world.store.newest_events(world.query, 1000)]
             assert {"leader", "rebalance", "step", "epoch", "finished"} <= set(kinds)
             closed = [name for name, _ in await world.store.history(world.query)]
@@ -53,7 +53,7 @@ def test_disjoint_moves_share_epochs(server: EmbeddedRedis, raw: redis.Redis) ->
             await world.ended()
             assert world.plane.owners == (1, 2, 0, 2, 1, 2)
             world.check()
-            first = [each for each in world.plane.offsets if len(each.migrations) == 4]
+            first = [each for each in world.plane.offsets if len(each.moves) == 4]
             assert first, "all four moves in one epoch"
             assert world.plane.bound.number < 10
 
@@ -112,7 +112,7 @@ def test_a_paced_move_goes_in_waves(server: EmbeddedRedis, raw: redis.Redis) -> 
             shared = [
                 epoch
                 for before, epoch in zip(world.plane.offsets, world.plane.offsets[1:], strict=False)
-                if epoch.migrations and before.migrations and epoch.owners != before.owners
+                if epoch.moves and before.moves and epoch.owners != before.owners
             ]
             assert shared
             world.check()
@@ -130,7 +130,7 @@ def test_waves_under_way_together_share_an_executors_budget(server: EmbeddedRedi
             assert (await world.ended()).state == "committed"
             waves = [len((await world.migration(f"r1-{number}")).waves) for number in (1, 2, 3)]
             assert waves == [2, 1, 2]
-            on_their_way = [sum(len(each["groups"]) for each in epoch.migrations) for epoch in world.plane.offsets]
+            on_their_way = [sum(len(each.groups) for each in epoch.moves) for epoch in world.plane.offsets]
             assert max(on_their_way) == 1
             world.check()
 
@@ -144,7 +144,7 @@ def test_a_rebalance_is_judged_by_all_of_its_migrations(server: EmbeddedRedis, r
         async with World(server, window=30) as world:
             world.manager("first")
             await world.ask(move(0, 1, (0,)), move(1, 2, (1,)), strategy="ptlb")
-            await world.until(lambda: len(world.plane.bound.migrations) == 2, "both moves open")
+            await world.until(lambda: len(world.plane.bound.moves) == 2, "both moves open")
             await world.cancel(migration="r1-1")
 
             async def is_back() -> bool:
@@ -171,13 +171,13 @@ def test_an_audit_begins_with_the_move_whoever_led_then(server: EmbeddedRedis, r
             await world.until(world.tasks["first"].done, "the first manager's end")
             committed = world.plane.committed
             await world.until(lambda: world.plane.committed > committed + 6, "some batches")
-            lost = [batch for batch, epoch in enumerate(world.plane.offsets) if epoch.migrations][1:4]
+            lost = [batch for batch, epoch in enumerate(world.plane.offsets) if epoch.moves][1:4]
             for batch in lost:
                 raw.delete(redis_keys.report(world.query, batch))
             world.manager("second")
             assert (await world.ended()).state == "committed"
             verdict = (await world.migration()).audit.verdict()
-            moving = sum(bool(epoch.migrations) for epoch in world.plane.offsets)
+            moving = sum(bool(epoch.moves) for epoch in world.plane.offsets)
             assert (verdict.checked_batches, verdict.unchecked_batches) == (moving - 3, 3)
             assert verdict.clean
             world.check()
@@ -200,7 +200,7 @@ def test_a_manager_that_was_away_for_a_wave_audits_it_all_the_same(server: Embed
             assert (await world.ended()).state == "committed"
             verdict = (await world.migration()).audit.verdict()
             assert verdict.clean and not verdict.unchecked_batches, verdict
-            assert verdict.checked_batches == sum(bool(epoch.migrations) for epoch in world.plane.offsets)
+            assert verdict.checked_batches == sum(bool(epoch.moves) for epoch in world.plane.offsets)
             world.check()
 
     asyncio.run(scenario())
@@ -222,7 +222,7 @@ def test_a_manager_that_starts_later_leaves_ended_migrations_alone(server: Embed
             committed = world.plane.committed
             await world.until(lambda: world.plane.committed > committed + 3, "three more batches")
             assert await world.migration() == record
-            assert not second.migrations and second.lease.fence == first.lease.fence + 1
+            assert not second.steering.migrations and second.lease.fence == first.lease.fence + 1
             world.check()
 
     asyncio.run(scenario())
@@ -266,7 +266,7 @@ def test_cancelling_a_rebalance_cancels_all_of_it(server: EmbeddedRedis, raw: re
         async with World(server, window=50) as world:
             world.manager("m")
             await world.ask(move(0, 1, (0,)), move(1, 2, (1,)), strategy="ptlb")
-            await world.until(lambda: len(world.plane.bound.migrations) == 2, "both moves open")
+            await world.until(lambda: len(world.plane.bound.moves) == 2, "both moves open")
             await world.cancel(rebalance="r1")
             assert (await world.ended()).state == "rolled-back"
             assert world.plane.owners == BEFORE
@@ -286,7 +286,7 @@ def test_a_stalled_watermark_is_told_and_can_be_cancelled(server: EmbeddedRedis,
 
             world.manager("m", stalled_s=0.05)
             await world.ask(move(), strategy="ptlb")
-            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            await world.until(lambda: world.plane.bound.moves, "the move being open")
             world.plane.watermark_stalls = True
             await world.until(lambda: told("stalled"), "word of it")
             world.plane.watermark_stalls = False
@@ -316,7 +316,7 @@ def test_a_full_transfer_store_rolls_back(server: EmbeddedRedis, raw: redis.Redi
             world.plane.exports_fail = True
             world.manager("m")
             await world.ask(move())
-            await world.until(lambda: len(world.plane.bound.migrations) == 2, "the way back")
+            await world.until(lambda: len(world.plane.bound.moves) == 2, "the way back")
             world.plane.exports_fail = False
             assert (await world.ended()).state == "rolled-back"
             assert "transfer store full" in (await world.migration()).problem

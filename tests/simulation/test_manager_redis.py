@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from manager.runner import QueryRunner
+from manager.runner import make_runner
 from tests.simulation.managers import QUICK, Proxy, World, move
 from trimtab.embedded import EmbeddedRedis
 
@@ -41,9 +41,9 @@ async def settle(world: World, restored: bool = True) -> None:
         await world.until(lambda: world.plane.restored, "the driver putting the bound epoch back")
     await world.until(
         lambda: (
-            any(each.leading and each.watch.settled and not each.migrations for each in world.runners.values())
-            and not world.plane.bound.migrations
-            and not world.plane.bound.commands
+            any(each.leading and each.watch.settled and not each.steering.migrations for each in world.runners.values())
+            and not world.plane.bound.moves
+            and not world.plane.bound.questions
         ),
         "quiet",
     )
@@ -94,7 +94,7 @@ def test_another_manager_after_redis_lost_everything(server: EmbeddedRedis, raw:
                 if name != "third":
                     await world.stop(name)
             await world.ask(move(), strategy="ptlb")
-            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            await world.until(lambda: world.plane.bound.moves, "the move being open")
             fence = world.plane.bound.fence
             assert fence >= 3
             world.tasks["third"].cancel()
@@ -122,7 +122,7 @@ def test_a_standby_that_never_led_does_not_lead_with_too_small_a_token(server: E
             third = world.manager("third")
             await world.ask(move())
             assert (await world.ended()).state == "committed" and world.plane.bound.fence == 3
-            standby = QueryRunner(world.store, world.query, "standby", QUICK)
+            standby = make_runner(world.store, world.query, "standby", QUICK)
             await standby.turn()
             world.running = False
             world.tasks["third"].cancel()

@@ -16,11 +16,12 @@ from balancing.load import Snapshot
 from balancing.policies import SuggestedMove
 from balancing.policies.policy import Suggestion
 from balancing.proposal import make_proposal
+from balancing.requests import RebalanceRequest, requested
+from balancing.rules import Rules
 from balancing.settings import Settings
 from manager.lease import Fenced
-from manager.requests import RebalanceRequest, requested, view
-from manager.runner import QueryRunner
-from manager.settings import Rules
+from manager.requests import situation
+from manager.runner import make_runner
 from manager.store import ManagerStore
 from tests.simulation.managers import QUICK, Killer, World, move
 from trimtab import redis_keys
@@ -171,7 +172,7 @@ def test_a_driver_with_a_wrong_clock_counts_as_running(
         async with World(server) as world:
 
             async def stopped() -> bool:
-                return (await view(world.store, world.query, 300)).stopped
+                return (await situation(world.store, world.query, 300)).stopped
 
             assert await stopped()
             world.manager("m")
@@ -218,7 +219,7 @@ def test_a_stale_proposal_is_refused(server: EmbeddedRedis, raw: redis.Redis) ->
             for name, group in (("p1", 0), ("p2", 3)):
                 policy = Named((SuggestedMove(sender=0, receiver=1, groups=(group,)),))
                 proposal = make_proposal(snapshot, policy, Settings(), id=name)
-                await world.store.save_proposal(world.query, name, proposal.to_json())
+                await world.store.save_proposal(proposal)
             await world.ask(move(0, 2, (0,)))
             await world.ended()
             await world.ask(move(2, 1, (0,)), id="r2", proposal="p1")
@@ -232,9 +233,7 @@ def test_a_stale_proposal_is_refused(server: EmbeddedRedis, raw: redis.Redis) ->
             policy = Named((SuggestedMove(sender=1, receiver=2, groups=(1,)),))
             current = runner.watch.snapshot({}, runner.rules)
             assert current is not None
-            await world.store.save_proposal(
-                world.query, "p3", make_proposal(current, policy, Settings(), id="p3").to_json()
-            )
+            await world.store.save_proposal(make_proposal(current, policy, Settings(), id="p3"))
             await world.store.set_rules(world.query, Rules(excluded=frozenset({2})))
             await world.until(lambda: runner.rules.excluded, "the new rules")
             await world.ask(move(1, 2, (1,)), id="r4", proposal="p3")
@@ -263,7 +262,7 @@ def test_a_stopped_query_parks_its_migrations(server: EmbeddedRedis, raw: redis.
             await world.until(parked, "parking")
             assert runner.leading and not runner.problem
             assert not (await world.migration()).done
-            assert world.plane.verdict() == (0, 0) or world.plane.bound.migrations
+            assert world.plane.verdict() == (0, 0) or world.plane.bound.moves
             world.running = True
             assert (await world.ended()).state == "committed"
             world.check()
@@ -296,7 +295,7 @@ def test_a_query_that_begins_anew_ends_the_old_ones_migrations(server: EmbeddedR
         async with World(server, window=40) as world:
             world.manager("m")
             await world.ask(move(), strategy="ptlb")
-            await world.until(lambda: world.plane.bound.migrations, "the move being open")
+            await world.until(lambda: world.plane.bound.moves, "the move being open")
             world.begin_anew()
             await world.until(world.is_closed, "the end of r1")
             assert (await world.rebalance()).state == "rolled-back"
@@ -314,12 +313,12 @@ def test_two_managers_at_once(server: EmbeddedRedis, raw: redis.Redis) -> None:
     async def scenario() -> None:
         async with World(server, window=20) as world:
             store = ManagerStore(server.url)
-            sleeper = QueryRunner(store, world.query, "sleeper", QUICK, clock=lambda: 0.0)
+            sleeper = make_runner(store, world.query, "sleeper", QUICK, clock=lambda: 0.0)
             await world.ask(move(), strategy="ptlb")
 
             async def has_begun() -> bool:
                 await sleeper.turn()
-                return bool(world.plane.bound.migrations)
+                return bool(world.plane.bound.moves)
 
             await world.until(has_begun, "the move being open")
             world.end_lease(sleeper)

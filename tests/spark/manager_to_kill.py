@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 
-from manager.runner import QueryRunner
+from manager.runner import QueryRunner, make_runner
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
@@ -21,9 +21,9 @@ async def main(url: str, point: str) -> None:
             os._exit(9)
 
     def runner(query: str) -> QueryRunner:
-        return QueryRunner(store, query, "to-be-killed", settings, crash=crash)
+        return make_runner(store, query, "to-be-killed", settings, crash=crash)
 
-    await ManagerService(store, settings, make_runner=runner).run()
+    await ManagerService(store, settings, runner_for=runner).run()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.checkers.harness import Gate, Run, kill_tree, poll, python_workers
 from tests.checkers.steered import QUICK
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import Epoch
-from trimtab.moves import Move, moves_of
+from trimtab.moves import Kind, Move
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
 from worker.resident import local_directory
@@ -161,7 +161,7 @@ def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, t
 
         poll(alive(lambda: running.run.committed(1)), "two batches of the other driver")
         first = Checkpoint(str(running.run.checkpoint)).bound_epoch(0)
-        running.store.publish(first.successor(first.owners, migrations=opening_moves(first)))
+        running.store.publish(first.successor(first.owners, moves=opening_moves(first)))
         poll(alive(lambda: bound_numbers(running.run)[-1] == 2), "a batch with open moves")
         running.gate.shut("output")
         poll(alive(lambda: running.gate.reached("output")), "a batch at the gate")
@@ -183,19 +183,19 @@ def test_driver_killed_in_mid_batch(spark: SparkSession, redis: EmbeddedRedis, t
         running.finish()
 
 
-def opening_moves(epoch: Epoch) -> tuple[dict[str, Any], ...]:
+def opening_moves(epoch: Epoch) -> tuple[Move, ...]:
     """A transfer of worker 0's first group, and a parallel track of worker 1's, named as a manager would."""
     mine = [next(group for group, owner in enumerate(epoch.owners) if owner == worker) for worker in range(2)]
     number = epoch.number + 1
     return (
-        Move(id="by-hand.w1", kind="transfer", groups=(mine[0],), sender=0, receiver=1, epoch=number).to_json(),
-        Move(id="track.w1", kind="duplicate", groups=(mine[1],), sender=1, receiver=0, epoch=number).to_json(),
+        Move(id="by-hand.w1", kind=Kind.TRANSFER, groups=(mine[0],), sender=0, receiver=1, epoch=number),
+        Move(id="track.w1", kind=Kind.DUPLICATE, groups=(mine[1],), sender=1, receiver=0, epoch=number),
     )
 
 
 def open_migrations(run: Run) -> set[str]:
     epoch = Checkpoint(str(run.checkpoint)).bound_epoch(run.last_bound())
-    return {move.id.partition(".")[0] for move in moves_of(epoch)}
+    return {move.id.partition(".")[0] for move in epoch.moves}
 
 
 def test_redis_gone_for_good(spark: SparkSession, redis: EmbeddedRedis, tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from balancing.requests import CancelRequest
 from manager.embedded import EmbeddedManager
-from manager.requests import CancelRequest
 from tests.checkers.harness import poll
 from tests.checkers.steered import PLANS, QUICK, Steered
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
-from trimtab.moves import moves_of
+from trimtab.moves import Way
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,8 +59,8 @@ def test_every_pair_there_and_back(
     }
     records = join.move_all(manager, there)
     for strategy, last_step in (("mslb", 8), ("ptlb", 5)):
-        story = next(record["story"] for record in records if record["strategy"] == strategy)
-        assert [entry["step"] for entry in story if entry["step"]] == list(range(1, last_step + 1))
+        story = next(record.story for record in records if record.strategy == strategy)
+        assert [line.step for line in story if line.step] == list(range(1, last_step + 1))
     # What was left behind must not come up again.
     other = {"mslb": "ptlb", "ptlb": "mslb"}
     back = {(other[strategy], to, by): groups for (strategy, by, to), groups in there.items()}
@@ -78,7 +78,7 @@ def test_query_stopped_in_mid_migration(
         join.ask(manager, "mslb", 0, 1, tuple(join.owned(0)[:2])),
         join.ask(manager, "ptlb", 2, 1, tuple(join.owned(2)[:2])),
     ]
-    join.until(lambda: len(moves_of(join.bound())) >= 2, "an epoch with both moves")
+    join.until(lambda: len(join.bound().moves) >= 2, "an epoch with both moves")
     assert join.running is not None
     join.running.stop()
     assert not join.running.isActive
@@ -101,7 +101,7 @@ def test_processes_killed_in_mid_migration(
             join.ask(manager, "mslb", sender, 2, (first,)),
             join.ask(manager, "ptlb", sender, 2, (second,)),
         ]
-        join.until(lambda: len(moves_of(join.bound())) == 2, "an epoch with both moves")
+        join.until(lambda: len(join.bound().moves) == 2, "an epoch with both moves")
         doomed = [join.executor_of(2)] if victim == "receiver" else [join.executor_of(sender), join.process_of(2)]
         join.gate.shut("output")
         join.hand_out()
@@ -124,14 +124,14 @@ def test_redis_lost_in_mid_migration(spark: SparkSession, redis: EmbeddedRedis, 
     with EmbeddedManager(redis.url, QUICK) as manager:
         for fault, strategy in (("emptied", "mslb"), ("killed", "ptlb")):
             join.ask(manager, strategy, 0, 2, (join.owned(0)[0],))
-            join.until(lambda: moves_of(join.bound()), "an epoch with the move")
+            join.until(lambda: join.bound().moves, "an epoch with the move")
             if fault == "emptied":
                 join.store.client.flushall()
             else:
                 redis.kill()
                 join.advance()
                 redis.start()
-            join.until(lambda: not moves_of(join.bound()), f"no open move, after Redis was {fault}")
+            join.until(lambda: not join.bound().moves, f"no open move, after Redis was {fault}")
     # Those of before are forgotten with the rest: the second time Redis was away, and came back empty.
     assert {"redis-went-back", "redis-away"} <= {alarm["kind"] for alarm in join.store.alarms(join.name)}
     bound = join.bound()
@@ -174,9 +174,9 @@ def test_cancelled_and_rolled_back(
         join.ask(manager, "ptlb", 0, 1, tuple(join.owned(0)[:2])),
         join.ask(manager, "mslb", 1, 2, tuple(join.owned(1)[:1])),
     ]
-    join.until(lambda: len(moves_of(join.bound())) >= 2, "an epoch with both moves")
+    join.until(lambda: len(join.bound().moves) >= 2, "an epoch with both moves")
     manager.cancel(CancelRequest(id="cancel", query=join.name, rebalance=asked[0], reason="test"))
-    join.until(lambda: any(move.undoes for move in moves_of(join.bound())), "the way back")
+    join.until(lambda: any(move.way != Way.THERE for move in join.bound().moves), "the way back")
     # The rows that waited cannot go back either, until there is room.
     join.advance()
     blocked.unlink()

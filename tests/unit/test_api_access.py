@@ -18,9 +18,10 @@ import redis
 from api.access import needed_scope
 from api.gate import GateSettings
 from api.keys import KeyStore, new_key, parse_key
-from api.limits import BUCKETS_MAX, Buckets, Rates, check_depth
+from api.limits import BUCKETS_MAX, Buckets, RequestRates, check_depth
 from api.problems import Problem
 from manager.store import ManagerStore
+from tests.checkers.clock import ManualClock
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -29,14 +30,6 @@ from trimtab.errors import InvalidInput
 
 pytestmark = pytest.mark.redis
 BASE = "/v1/queries/orders"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +57,12 @@ def served(redis_server: EmbeddedRedis) -> Iterator[Served]:
 def routes(client: httpx.Client) -> list[tuple[str, str]]:
     paths = client.get("/v1/openapi.json").json()["paths"]
     names = {"{query}": "orders", "{group}": "0"}
-    found = []
+    operations_of_paths = []
     for path, operations in paths.items():
         for part, value in names.items():
             path = path.replace(part, value)
-        found += [(method.upper(), path) for method in operations]
-    return found
+        operations_of_paths += [(method.upper(), path) for method in operations]
+    return operations_of_paths
 
 
 def test_every_route_but_health_needs_a_key(plane: DataPlane, served: Served) -> None:
@@ -127,7 +120,7 @@ def test_keys_are_stored_hashed_and_salted() -> None:
     presented = parse_key(text)
     assert presented is not None
     assert presented.secret not in json.dumps(record.__dict__)
-    assert record.fits(presented.secret) and not record.fits("x" * 43)
+    assert record.matches(presented.secret) and not record.matches("x" * 43)
     assert record.salt != again.salt
     assert presented.secret not in repr(presented)
     assert record.allows("read") and record.allows("operate") and not record.allows("admin")
@@ -137,7 +130,7 @@ def test_keys_are_stored_hashed_and_salted() -> None:
 
 
 def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
+    clock = ManualClock()
     with Served(redis_server.url, clock=clock) as served:
         client = served.client("read")
         assert client.get(f"{BASE}/auto").status_code == 200
@@ -148,7 +141,7 @@ def test_a_revoked_key_is_out_after_two_seconds(plane: DataPlane, redis_server: 
 
 
 def test_an_event_stream_ends_when_its_key_is_revoked(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
+    clock = ManualClock()
     with Served(redis_server.url, clock=clock) as served:
         client = served.client("read")
         with client.stream("GET", f"{BASE}/events") as answer:
@@ -160,8 +153,8 @@ def test_an_event_stream_ends_when_its_key_is_revoked(plane: DataPlane, redis_se
 
 
 def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
-    rates = Rates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)
+    clock = ManualClock()
+    rates = RequestRates(reads_per_s=2.0, mutations_per_s=1.0, failures_per_s=1.0)
     with Served(redis_server.url, gate=GateSettings(rates=rates, answers_kept_s=0.0), clock=clock) as served:
         one, other, stranger = served.client("operate"), served.client("operate"), served.client(None)
         assert [one.get(f"{BASE}/auto").status_code for _ in range(6)] == [200] * 4 + [429] * 2
@@ -179,8 +172,8 @@ def test_rates_are_limited_for_each_key(plane: DataPlane, redis_server: Embedded
 def test_a_key_that_may_only_read_cannot_push_others_out_of_the_audit(
     plane: DataPlane, redis_server: EmbeddedRedis
 ) -> None:
-    gate = GateSettings(rates=Rates(mutations_per_s=1.0))
-    with Served(redis_server.url, gate=gate, clock=Clock()) as served:
+    gate = GateSettings(rates=RequestRates(mutations_per_s=1.0))
+    with Served(redis_server.url, gate=gate, clock=ManualClock()) as served:
         reader, operator = served.client("read"), served.client("operate")
         assert [reader.post(f"{BASE}/drain", json={"worker": 0}).status_code for _ in range(5)] == [403] * 2 + [429] * 3
         assert plane.store.client.xlen(redis_keys.AUDIT) == 2
@@ -191,12 +184,12 @@ def test_a_key_that_may_only_read_cannot_push_others_out_of_the_audit(
 
 
 def test_guessing_keys_costs_redis_nothing_and_locks_nobody_out(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    clock = Clock()
-    gate = GateSettings(rates=Rates(failures_per_s=1.0), answers_kept_s=0.0)
+    clock = ManualClock()
+    gate = GateSettings(rates=RequestRates(failures_per_s=1.0), answers_kept_s=0.0)
 
     def lookups() -> int:
-        found: Any = plane.store.client.info("commandstats")
-        return int(found["cmdstat_hget"]["calls"])
+        statistics: Any = plane.store.client.info("commandstats")
+        return int(statistics["cmdstat_hget"]["calls"])
 
     with Served(redis_server.url, gate=gate, clock=clock) as served:
         known, stranger = served.client("read"), served.client(None)
@@ -297,7 +290,7 @@ def test_a_slow_redis_is_503_in_bounded_time(plane: DataPlane, redis_server: Emb
     with Served(redis_server.url) as served:
         client = served.client("operate")
         assert client.get(f"{BASE}/workers").status_code == 200
-        asked: list[Callable[[], httpx.Response]] = [
+        requests: list[Callable[[], httpx.Response]] = [
             lambda: client.get(f"{BASE}/workers"),
             lambda: client.post(f"{BASE}/rebalances", json={"from": 0, "to": 1, "groups": [0]}),
             lambda: client.put(f"{BASE}/auto", json={"enabled": True}, headers={"Idempotency-Key": "k"}),
@@ -306,8 +299,8 @@ def test_a_slow_redis_is_503_in_bounded_time(plane: DataPlane, redis_server: Emb
         ]
         plane.store.client.client_pause(5_000)
         begun_s = time.monotonic()
-        with ThreadPoolExecutor(len(asked)) as pool:
-            answers = list(pool.map(lambda ask: ask(), asked))
+        with ThreadPoolExecutor(len(requests)) as pool:
+            answers = list(pool.map(lambda ask: ask(), requests))
         assert client.get("/healthz").status_code == 200
         assert time.monotonic() - begun_s < 4.5
         for answer in answers:
@@ -342,7 +335,7 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
     plane.store.client.config_set("requirepass", password)
     url = redis_server.url.replace("redis://", f"redis://:{password}@")
     caplog.set_level(logging.DEBUG)
-    told: list[str] = []
+    answers: list[str] = []
     try:
         with Served(url) as served:
             key = served.key("admin", name="canary")
@@ -367,11 +360,11 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
             for method, path, more in requests:
                 answer = client.request(method, path, **more)
                 assert answer.status_code < 500, path
-                told.append(f"{answer.headers} {answer.text}")
+                answers.append(f"{answer.headers} {answer.text}")
             plane.store.client.config_set("requirepass", "another-one")
             plane.store.client.client_kill_filter(skipme=True)
-            told.append(client.get(f"{BASE}/workers").text)
-            told.append(client.get("/readyz").text)
+            answers.append(client.get(f"{BASE}/workers").text)
+            answers.append(client.get("/readyz").text)
             client.close()
     finally:
         plane.store.client.config_set("requirepass", "")
@@ -379,10 +372,10 @@ def _canaries(redis_server: EmbeddedRedis, plane: DataPlane, caplog: pytest.LogC
     # The client in this process logs its own URLs; what counts is what the server says.
     logged = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
     assert any("PUT" in text for text in logged)
-    for text in (*told, *logged, *stored):
+    for text in (*answers, *logged, *stored):
         assert secret not in text
         assert password not in text
-    assert any("key-in-request" in text for text in told)
+    assert any("key-in-request" in text for text in answers)
 
 
 def test_the_audit_says_who_asked_what_and_why(plane: DataPlane, served: Served) -> None:
@@ -391,8 +384,8 @@ def test_the_audit_says_who_asked_what_and_why(plane: DataPlane, served: Served)
     operator.post(f"{BASE}/rebalances", json={"from": 0, "to": 0, "groups": [0], "reason": "oops"})
     served.client("read").post(f"{BASE}/drain", json={"worker": 0})
     newest = admin.get("/v1/audit?limit=3").json()["entries"]
-    told = [(each["path"], each["status"], each["outcome"], each["reason"]) for each in newest]
-    assert told == [
+    entries = [(each["path"], each["status"], each["outcome"], each["reason"]) for each in newest]
+    assert entries == [
         (f"{BASE}/drain", 403, "refused", ""),
         (f"{BASE}/rebalances", 422, "refused", "oops"),
         (f"{BASE}/auto", 200, "accepted", "night shift"),

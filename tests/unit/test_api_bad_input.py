@@ -11,14 +11,14 @@ import pytest
 from tests.checkers.served import Served, cleared, contents, measured
 from tests.simulation.data_plane import DataPlane
 from trimtab.embedded import EmbeddedRedis
-from trimtab.moves import Move
+from trimtab.moves import Kind, Move
 
 pytestmark = pytest.mark.redis
 BASE = "/v1/queries/orders"
 MOVE = {"from": 0, "to": 1, "groups": [0]}
 
 
-class World:
+class ServedQuery:
     def __init__(self, plane: DataPlane, served: Served, operator: httpx.Client) -> None:
         self.plane = plane
         self.served = served
@@ -69,13 +69,13 @@ def operator(served: Served) -> httpx.Client:
 
 
 @pytest.fixture
-def world(redis_server: EmbeddedRedis, served: Served, operator: httpx.Client) -> World:
+def world(redis_server: EmbeddedRedis, served: Served, operator: httpx.Client) -> ServedQuery:
     cleared(redis_server.url)
     plane = DataPlane(redis_server.url, weights=(9, 1, 1, 6, 1, 1))
     for _ in range(8):
         plane.step()
     measured(redis_server.url)
-    return World(plane, served, operator)
+    return ServedQuery(plane, served, operator)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def world(redis_server: EmbeddedRedis, served: Served, operator: httpx.Client) -
         ("PUT", "/rules"),
     ],
 )
-def test_an_unknown_query(world: World, method: str, path: str) -> None:
-    told = world.refused(404, "query", "nobody", method=method, path=f"/v1/queries/nobody{path}")
-    assert "orders" in told["remedy"]
+def test_an_unknown_query(world: ServedQuery, method: str, path: str) -> None:
+    document = world.refused(404, "query", "nobody", method=method, path=f"/v1/queries/nobody{path}")
+    assert "orders" in document["remedy"]
 
 
-def test_a_query_name_that_is_none(world: World) -> None:
+def test_a_query_name_that_is_none(world: ServedQuery) -> None:
     world.refused(422, "query", "a{b}", method="GET", path="/v1/queries/a%7Bb%7D/workers")
 
 
-def test_an_unknown_worker(world: World) -> None:
+def test_an_unknown_worker(world: ServedQuery) -> None:
     assert "0 to 2" in world.refused(422, "from", 7, body={**MOVE, "from": 7})["remedy"]
     assert "0 to 2" in world.refused(422, "to", 7, body={**MOVE, "to": 7})["remedy"]
     for path in ("drain", "fill"):
@@ -121,7 +121,7 @@ def test_an_unknown_worker(world: World) -> None:
     world.refused(422, "worker", 1, path=f"{BASE}/proposals", body={"worker": 1})
 
 
-def test_an_unknown_group(world: World) -> None:
+def test_an_unknown_group(world: ServedQuery) -> None:
     assert "0 to 5" in world.refused(422, "groups", 64, body={**MOVE, "groups": [0, 64]})["remedy"]
     assert "0 to 5" in world.refused(404, "group", 64, method="GET", path=f"{BASE}/partitions/64")["remedy"]
     assert "0 to 5" in world.refused(404, "group", 64, method="GET", path=f"{BASE}/partitions/64/explain")["remedy"]
@@ -130,33 +130,36 @@ def test_an_unknown_group(world: World) -> None:
     assert "worker 1" in world.refused(409, "groups", 1, body={**MOVE, "groups": [1]})["remedy"]
 
 
-def test_an_unknown_strategy_policy_order_or_measure(world: World) -> None:
+def test_an_unknown_strategy_policy_order_or_measure(world: ServedQuery) -> None:
     assert "ptlb" in world.refused(422, "strategy", "magic", body={**MOVE, "strategy": "magic"})["remedy"]
     world.refused(422, "strategy", "magic", path=f"{BASE}/proposals", body={"strategy": "magic"})
-    world.refused(422, "policy", "magic", path=f"{BASE}/proposals", body={"policy": "magic"})
+    document = world.refused(422, "policy", "magic", path=f"{BASE}/proposals", body={"policy": "magic"})
+    assert document["detail"] == "policy is not known."
+    assert all(name in document["remedy"] for name in ("level", "pairwise", "drain", "fill"))
+    world.refused(422, "policy", "magic", body={"policy": "magic"})
     world.refused(422, "order", "random", body={**MOVE, "order": "random"})
     world.refused(422, "measure", "luck", body={"from": 0, "to": 1, "amount": "5%", "measure": "luck"})
 
 
-def test_sender_is_receiver(world: World) -> None:
+def test_sender_is_receiver(world: ServedQuery) -> None:
     world.refused(422, "to", 0, body={"from": 0, "to": 0, "groups": [0]})
 
 
 @pytest.mark.parametrize("amount", ["0%", "101%", "-5%", "much", 0, 1.5, True, "nan", "", [1]])
-def test_an_amount_out_of_range(world: World, amount: Any) -> None:
-    told = world.refused(422, "amount", amount, body={"from": 0, "to": 1, "amount": amount})
-    assert "25%" in told["remedy"]
+def test_an_amount_out_of_range(world: ServedQuery, amount: Any) -> None:
+    document = world.refused(422, "amount", amount, body={"from": 0, "to": 1, "amount": amount})
+    assert "25%" in document["remedy"]
 
 
 @pytest.mark.parametrize("pause", ["soon", "-5ms", 0, "0s", "1 month", True, "61 minutes", 3_600_001, 1e12, "1e3ms"])
-def test_a_pause_that_is_none(world: World, pause: Any) -> None:
-    told = world.refused(422, "max_pause", pause, body={**MOVE, "max_pause": pause})
-    assert "500ms" in told["remedy"]
+def test_a_pause_that_is_none(world: ServedQuery, pause: Any) -> None:
+    document = world.refused(422, "max_pause", pause, body={**MOVE, "max_pause": pause})
+    assert "500ms" in document["remedy"]
     world.refused(422, "max_pause", pause, path=f"{BASE}/proposals", body={"max_pause": pause})
 
 
 @pytest.mark.parametrize("pause", ["500", 500, "500ms", "0.5 seconds"])
-def test_a_pause_in_milliseconds(world: World, pause: Any) -> None:
+def test_a_pause_in_milliseconds(world: ServedQuery, pause: Any) -> None:
     answer = world.operator.put(f"{BASE}/auto", json={"max_pause": pause})
     assert (answer.status_code, answer.json()["max_pause"]) == (200, 500.0)
 
@@ -182,7 +185,7 @@ HUGE = 10**400
         ("POST", "rebalances", {"expected_epoch": HUGE, **MOVE}),
     ],
 )
-def test_a_number_larger_than_any_float(world: World, method: str, path: str, body: dict[str, Any]) -> None:
+def test_a_number_larger_than_any_float(world: ServedQuery, method: str, path: str, body: dict[str, Any]) -> None:
     before = contents(world.plane)
     answer = world.operator.request(method, f"{BASE}/{path}", json=body)
     document = answer.json()
@@ -191,7 +194,7 @@ def test_a_number_larger_than_any_float(world: World, method: str, path: str, bo
     assert contents(world.plane) == before
 
 
-def test_fields_that_go_ill_together(world: World) -> None:
+def test_fields_that_cannot_be_combined(world: ServedQuery) -> None:
     world.refused(422, "to", None, body={"from": 0, "groups": [0]})
     world.refused(422, "from", None, body={"to": 0, "amount": "5%"})
     world.refused(422, "groups", None, body={"from": 0, "to": 1})
@@ -199,7 +202,7 @@ def test_fields_that_go_ill_together(world: World) -> None:
     world.refused(422, "from", 0, body={**MOVE, "proposal": "p-1"})
 
 
-def test_a_field_that_there_is_not_or_of_another_type(world: World) -> None:
+def test_a_field_that_is_not_known_or_of_another_type(world: ServedQuery) -> None:
     world.refused(422, "max_paus", "5ms", body={**MOVE, "max_paus": "5ms"})
     world.refused(422, "from", "0", body={**MOVE, "from": "0"})
     world.refused(422, "from", True, body={**MOVE, "from": True})
@@ -208,16 +211,16 @@ def test_a_field_that_there_is_not_or_of_another_type(world: World) -> None:
     world.refused(422, "body", [1], body=[1])
 
 
-def test_a_group_in_migration(world: World) -> None:
+def test_a_group_in_migration(world: ServedQuery) -> None:
     plane = world.plane
-    move = Move(id="m-1.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
-    plane.store.publish(plane.bound.successor(plane.owners, migrations=(move.to_json(),)))
-    told = world.refused(409, "groups", 0, body=MOVE)
-    assert "m-1" in told["detail"]
-    assert "cancel" in told["remedy"]
+    move = Move(id="m-1.w1", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=2)
+    plane.store.publish(plane.bound.successor(plane.owners, moves=(move,)))
+    document = world.refused(409, "groups", 0, body=MOVE)
+    assert "m-1" in document["detail"]
+    assert "cancel" in document["remedy"]
 
 
-def test_a_worker_that_is_down(world: World) -> None:
+def test_a_worker_that_is_down(world: ServedQuery) -> None:
     world.plane.silent = {1}
     for _ in range(4):
         world.plane.step()
@@ -228,13 +231,13 @@ def test_a_worker_that_is_down(world: World) -> None:
         world.refused(409, "worker", 1, path=f"{BASE}/{path}", body={"worker": 1})
 
 
-def test_a_query_that_has_stopped(world: World) -> None:
+def test_a_query_that_has_stopped(world: ServedQuery) -> None:
     world.plane.store.client.hset("trimtab:{orders}:driver", "at_ms", 1)
     assert "not running" in world.refused(409, "query", "orders", body=MOVE)["detail"]
     world.refused(409, "query", "orders", path=f"{BASE}/proposals", body={})
 
 
-def test_a_stale_plan(world: World) -> None:
+def test_a_stale_plan(world: ServedQuery) -> None:
     """A plan is stale when a group it touches has changed since it was made; only then."""
     made = world.operator.post(f"{BASE}/proposals", json={})
     assert made.status_code == 201
@@ -244,20 +247,20 @@ def test_a_stale_plan(world: World) -> None:
     owners[touched] = (owners[touched] + 1) % 3
     plane.store.publish(plane.bound.successor(owners))
     name = made.json()["id"]
-    told = world.refused(409, "proposal", name, body={"proposal": name})
-    assert told["type"] == "urn:trimtab:problem:stale"
-    assert f"Group {touched}" in told["detail"]
+    document = world.refused(409, "proposal", name, body={"proposal": name})
+    assert document["type"] == "urn:trimtab:problem:stale"
+    assert f"Group {touched}" in document["detail"]
     assert world.operator.get(f"{BASE}/proposals/{name}").json()["stale"]
 
 
-def test_an_epoch_that_is_not_expected(world: World) -> None:
+def test_an_epoch_that_is_not_expected(world: ServedQuery) -> None:
     assert "which is 1" in world.refused(409, "expected_epoch", 5, body={**MOVE, "expected_epoch": 5})["detail"]
     for method, path in (("POST", "proposals"), ("PUT", "auto"), ("PUT", "rules")):
         world.refused(409, "expected_epoch", 5, method=method, path=f"{BASE}/{path}", body={"expected_epoch": 5})
     world.refused(409, "expected_epoch", 5, path=f"{BASE}/drain", body={"worker": 0, "expected_epoch": 5})
 
 
-def test_a_record_that_is_not_there(world: World) -> None:
+def test_a_record_that_is_not_there(world: ServedQuery) -> None:
     world.refused(404, "proposal", "p-0", body={"proposal": "p-0"})
     world.refused(404, "proposal", "p-0", method="GET", path=f"{BASE}/proposals/p-0")
     for kind in ("rebalance", "migration"):
@@ -265,7 +268,7 @@ def test_a_record_that_is_not_there(world: World) -> None:
         world.refused(404, kind, "x-0", path=f"{BASE}/{kind}s/x-0/cancel", body={})
 
 
-def test_settings_out_of_range(world: World) -> None:
+def test_settings_out_of_range(world: ServedQuery) -> None:
     path = f"{BASE}/auto"
     world.refused(422, "start_ratio", 0.5, method="PUT", path=path, body={"start_ratio": 0.5})
     world.refused(422, "policy", "magic", method="PUT", path=path, body={"policy": "magic"})
@@ -279,12 +282,12 @@ def test_settings_out_of_range(world: World) -> None:
     world.refused(422, "excluded", 9, method="PUT", path=f"{BASE}/rules", body={"excluded": [9]})
 
 
-def test_a_group_that_is_pinned(world: World) -> None:
+def test_a_group_that_is_pinned(world: ServedQuery) -> None:
     assert world.operator.put(f"{BASE}/rules", json={"pinned": [0]}).status_code == 200
     assert "pinned" in world.refused(409, "groups", 0, body=MOVE)["detail"]
 
 
-def test_nothing_to_do_is_said_so(world: World) -> None:
+def test_nothing_to_do_is_said_so(world: ServedQuery) -> None:
     """All groups are pinned, so there is nothing that the balancer could move."""
     world.operator.put(f"{BASE}/rules", json={"pinned": [0, 1, 2, 3, 4, 5]})
     before = set(contents(world.plane))
@@ -294,7 +297,7 @@ def test_nothing_to_do_is_said_so(world: World) -> None:
     assert {name.split(":")[2] for name in set(contents(world.plane)) - before} <= {"proposal", "proposals"}
 
 
-def test_bodies_that_are_none(world: World) -> None:
+def test_bodies_that_are_none(world: ServedQuery) -> None:
     json_type = {"Content-Type": "application/json"}
     answer = world.operator.post(f"{BASE}/rebalances", content=b"{nope", headers=json_type)
     assert (answer.status_code, answer.json()["field"]) == (400, "body")
@@ -305,7 +308,7 @@ def test_bodies_that_are_none(world: World) -> None:
     world.refused(422, "body", "depth 17", content=deep, headers=json_type)
 
 
-def test_a_body_whose_length_is_not_declared(world: World) -> None:
+def test_a_body_whose_length_is_not_declared(world: ServedQuery) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(100):
             yield b" " * 1024
@@ -315,7 +318,7 @@ def test_a_body_whose_length_is_not_declared(world: World) -> None:
     )
 
 
-def test_paths_and_methods_that_there_are_not(world: World) -> None:
+def test_paths_and_methods_that_there_are_not(world: ServedQuery) -> None:
     answer = world.operator.get("/v1/nothing")
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:trimtab:problem:no-such-path")
     answer = world.operator.delete(BASE)

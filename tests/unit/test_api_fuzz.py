@@ -121,8 +121,8 @@ def _schema(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, An
     if "requestBody" not in operation:
         return {}
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-    found: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
-    return found
+    schema: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return schema
 
 
 def _check(answer: httpx.Response) -> None:

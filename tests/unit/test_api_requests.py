@@ -1,4 +1,4 @@
-"""What can be asked for is done: proposals, rebalances, drain, fill, cancel, settings, events, idempotency.
+"""What is requested is done: proposals, rebalances, drain, fill, cancel, settings, events, idempotency.
 
 A real manager carries it out on a data plane without Spark; the verdict on its results must be exact.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.answers import Answer, RecentAnswers, parse_answer
-from api.progress import eta_s
-from balancing.protocols.migration import Entry
+from api.answers import HttpAnswer, RecentAnswers, parse_answer
+from api.progress import eta_s, migration_view
+from balancing.protocols.migration import StoryLine
 from tests.checkers.migrations import parallel_track
 from tests.checkers.served import Served, cleared, measured, until
 from tests.simulation.data_plane import DataPlane
@@ -53,8 +53,8 @@ def served(redis_server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
 
 
 @pytest.fixture
-def asked(redis_server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
-    """Without: what is asked stays asked."""
+def unmanaged(redis_server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
+    """Without a manager: requests stay in the list."""
     measured(redis_server.url)
     with Served(redis_server.url) as running:
         yield running
@@ -65,8 +65,8 @@ def ended(client: httpx.Client, plane: DataPlane, answer: httpx.Response) -> dic
     assert answer.status_code == 202, answer.text
     location = answer.headers["Location"]
     until(lambda: not client.get(location).json()["open"], plane)
-    found: dict[str, Any] = client.get(location).json()
-    return found
+    rebalance: dict[str, Any] = client.get(location).json()
+    return rebalance
 
 
 @pytest.mark.parametrize("strategy", ["mslb", "ptlb"])
@@ -149,8 +149,8 @@ def test_cancelled_before_the_point_of_no_return(plane: DataPlane, served: Serve
     location = answer.headers["Location"]
 
     def duplicating() -> bool:
-        found = client.get(location).json()["migrations"]
-        return bool(found) and found[0]["state"] == "duplicating"
+        migrations = client.get(location).json()["migrations"]
+        return bool(migrations) and migrations[0]["state"] == "duplicating"
 
     until(duplicating, plane)
     (migration,) = client.get(location).json()["migrations"]
@@ -158,9 +158,9 @@ def test_cancelled_before_the_point_of_no_return(plane: DataPlane, served: Serve
     path = f"{BASE}/migrations/{migration['id']}"
     assert client.post(f"{path}/cancel", json={"reason": "idle"}).status_code == 202
     until(lambda: client.get(path).json()["outcome"] is not None, plane)
-    found = client.get(path).json()
-    assert found["outcome"] == "rolled-back"
-    assert "idle" in found["problem"]
+    migration = client.get(path).json()
+    assert migration["outcome"] == "rolled-back"
+    assert "idle" in migration["problem"]
     late = client.post(f"{path}/cancel", json={})
     assert (late.status_code, late.json()["field"], late.json()["value"]) == (409, "migration", migration["id"])
     late = client.post(f"{location}/cancel", json={})
@@ -179,8 +179,8 @@ def test_a_second_move_of_the_same_group(plane: DataPlane, served: Served) -> No
     assert ended(client, plane, first)["state"] == "committed"
 
 
-def test_the_same_request_is_done_once(plane: DataPlane, asked: Served) -> None:
-    client = asked.client("operate")
+def test_the_same_request_is_done_once(plane: DataPlane, unmanaged: Served) -> None:
+    client = unmanaged.client("operate")
     body = {"from": 0, "to": 1, "groups": [0]}
     headers = {"Idempotency-Key": "one"}
     first = client.post(f"{BASE}/rebalances", json=body, headers=headers)
@@ -197,14 +197,14 @@ def test_the_same_request_is_done_once(plane: DataPlane, asked: Served) -> None:
     assert plane.store.client.llen(redis_keys.requests("orders")) == 1
 
     # Another caller's key is another name.
-    stranger = asked.client("operate")
+    stranger = unmanaged.client("operate")
     assert stranger.post(f"{BASE}/rebalances", json={**body, "groups": [3]}, headers=headers).status_code == 202
     assert plane.store.client.llen(redis_keys.requests("orders")) == 2
 
 
-def test_a_request_whose_answer_was_lost_with_the_server_is_not_done_twice(plane: DataPlane, asked: Served) -> None:
+def test_a_request_whose_answer_was_lost_with_the_server_is_not_done_twice(plane: DataPlane, unmanaged: Served) -> None:
     """The server died between handing the request on and noting the answer: the id is the same, so it is known."""
-    client = asked.client("operate")
+    client = unmanaged.client("operate")
     body = {"from": 0, "to": 1, "groups": [0]}
     first = client.post(f"{BASE}/rebalances", json=body, headers={"Idempotency-Key": "one"})
     for name in plane.store.client.scan_iter("trimtab:api:idempotency:*"):
@@ -269,8 +269,8 @@ def test_a_cancel_whose_answer_was_lost(plane: DataPlane, served: Served, kind: 
     body = {"from": 0, "to": 1, "groups": [0], "strategy": "ptlb"}
     location = client.post(f"{BASE}/rebalances", json=body).headers["Location"]
     until(lambda: bool(client.get(location).json()["migrations"]), plane)
-    found = client.get(location).json()
-    path = f"{BASE}/{kind}/{found['id'] if kind == 'rebalances' else found['migrations'][0]['id']}/cancel"
+    rebalance = client.get(location).json()
+    path = f"{BASE}/{kind}/{rebalance['id'] if kind == 'rebalances' else rebalance['migrations'][0]['id']}/cancel"
     headers = {"Idempotency-Key": "c"}
     assert client.post(path, json={}, headers=headers).status_code == 202
     until(lambda: not client.get(location).json()["open"], plane)
@@ -280,8 +280,8 @@ def test_a_cancel_whose_answer_was_lost(plane: DataPlane, served: Served, kind: 
     assert client.get(location).json()["state"] == "rolled-back"
 
 
-def test_a_refused_request_is_judged_anew(plane: DataPlane, asked: Served) -> None:
-    client = asked.client("operate")
+def test_a_refused_request_is_judged_anew(plane: DataPlane, unmanaged: Served) -> None:
+    client = unmanaged.client("operate")
     headers = {"Idempotency-Key": "one"}
     body = {"from": 0, "to": 1, "groups": [0]}
     assert client.put(f"{BASE}/rules", json={"pinned": [0]}).status_code == 200
@@ -290,8 +290,8 @@ def test_a_refused_request_is_judged_anew(plane: DataPlane, asked: Served) -> No
     assert client.post(f"{BASE}/rebalances", json=body, headers=headers).status_code == 202
 
 
-def test_an_idempotency_key_in_use_or_malformed(plane: DataPlane, asked: Served) -> None:
-    client = asked.client("operate")
+def test_an_idempotency_key_in_use_or_malformed(plane: DataPlane, unmanaged: Served) -> None:
+    client = unmanaged.client("operate")
     body = {"enabled": True}
     for bad in ("x" * 256, "a b"):
         answer = client.put(f"{BASE}/auto", json=body, headers={"Idempotency-Key": bad})
@@ -305,12 +305,12 @@ def test_an_idempotency_key_in_use_or_malformed(plane: DataPlane, asked: Served)
     assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
 
 
-def test_settings_are_kept_and_merged(plane: DataPlane, asked: Served) -> None:
-    client = asked.client("operate")
+def test_settings_are_kept_and_merged(plane: DataPlane, unmanaged: Served) -> None:
+    client = unmanaged.client("operate")
     assert client.get(f"{BASE}/auto").json()["enabled"] is False
     assert client.get(f"{BASE}/auto").json()["last_decision"] is None
-    found = client.put(f"{BASE}/auto", json={"enabled": True, "max_pause": "250ms", "start_ratio": 1.5}).json()
-    assert (found["enabled"], found["max_pause"], found["start_ratio"]) == (True, 250.0, 1.5)
+    settings = client.put(f"{BASE}/auto", json={"enabled": True, "max_pause": "250ms", "start_ratio": 1.5}).json()
+    assert (settings["enabled"], settings["max_pause"], settings["start_ratio"]) == (True, 250.0, 1.5)
     assert client.put(f"{BASE}/auto", json={"enabled": False}).json()["start_ratio"] == 1.5
     assert client.get(f"{BASE}/auto").json()["enabled"] is False
     assert client.put(f"{BASE}/rules", json={"pinned": [3, 1]}).json()["pinned"] == [1, 3]
@@ -389,8 +389,8 @@ def test_open_event_streams_do_not_keep_the_server_from_ending(redis_server: Emb
     client.close()
 
 
-def test_openapi_has_examples_and_names_the_key(plane: DataPlane, asked: Served) -> None:
-    document = asked.client("read").get("/v1/openapi.json").json()
+def test_openapi_has_examples_and_names_the_key(plane: DataPlane, unmanaged: Served) -> None:
+    document = unmanaged.client("read").get("/v1/openapi.json").json()
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -404,9 +404,9 @@ def test_openapi_has_examples_and_names_the_key(plane: DataPlane, asked: Served)
     assert document["components"]["schemas"]["RebalanceBody"]["examples"]
 
 
-def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
+def test_every_path_is_described(plane: DataPlane, unmanaged: Served) -> None:
     text = (Path(__file__).parents[2] / "docs" / "rest.md").read_text()
-    for path, operations in asked.client("read").get("/v1/openapi.json").json()["paths"].items():
+    for path, operations in unmanaged.client("read").get("/v1/openapi.json").json()["paths"].items():
         short = path.replace("/v1/queries/{query}", "Q")
         for method in operations:
             assert f"{method.upper()} `{short}`" in text, f"{method.upper()} {path} is not in docs/rest.md"
@@ -414,14 +414,15 @@ def test_every_path_is_described(plane: DataPlane, asked: Served) -> None:
 
 def test_the_time_to_go_is_not_told_when_it_is_over() -> None:
     """PTLB waits for event time, which an idle stream holds up."""
-    begun = Entry(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating")
+    begun = StoryLine(at_ms=1_000, wave=1, step=3, message="DuplicatePartitions", state="duplicating")
     migration = parallel_track(begun)
     assert eta_s(migration, 3_000, 10.0) == 8.0
     assert eta_s(migration, 20_000, 10.0) is None
+    assert migration_view(migration, 20_000, 10.0)["waits_for_event_time"]
 
 
 def test_answers_survive_being_kept() -> None:
-    answer = Answer(202, ((b"location", b"/v1/x"), (b"content-type", b"application/json")), b'{"a":"\xc3\xa9"}')
+    answer = HttpAnswer(202, ((b"location", b"/v1/x"), (b"content-type", b"application/json")), b'{"a":"\xc3\xa9"}')
     assert parse_answer(answer.to_text()) == answer
 
 
@@ -429,11 +430,11 @@ def test_reads_within_a_moment_share_one_answer() -> None:
     now_s = 0.0
     made = 0
 
-    async def make() -> Answer:
+    async def make() -> HttpAnswer:
         nonlocal made
         made += 1
         await asyncio.sleep(0)
-        return Answer(200, (), str(made).encode())
+        return HttpAnswer(200, (), str(made).encode())
 
     async def ask() -> list[bytes]:
         nonlocal now_s

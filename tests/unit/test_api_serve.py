@@ -84,8 +84,8 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port), "--redis", "redis://127.0.0.1:1/0"]) == 2
-        told = capsys.readouterr().err
-        assert f"--port = '127.0.0.1:{port}'" in told and "another --port" in told
+        errors = capsys.readouterr().err
+        assert f"--port = '127.0.0.1:{port}'" in errors and "another --port" in errors
     with pytest.raises(InvalidInput):
         listen("no.such.host.invalid", 0)
 
@@ -96,8 +96,8 @@ def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["serve", "--tls-key", sys.executable]) == 2
     assert "Give both" in capsys.readouterr().err
     assert main(["serve", "--redis", "http://:secret@nowhere"]) == 2
-    told = capsys.readouterr().err
-    assert "redis://HOST:PORT/DB" in told and "secret" not in told
+    errors = capsys.readouterr().err
+    assert "redis://HOST:PORT/DB" in errors and "secret" not in errors
 
 
 def test_small_answers_do_not_wait_for_acknowledgements() -> None:

@@ -1,4 +1,4 @@
-"""What any instance reads of a query: the leader's snapshot, and migrations without those that are over."""
+"""What any instance reads about a query: the leader's snapshot, and migrations without those that have ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from balancing.load import Snapshot
 from manager.snapshots import SNAPSHOT_TTL_S, load_snapshot, parse_snapshot, snapshot_text
 from manager.store import ManagerStore
+from tests.checkers.migrations import parallel_track
 from tests.checkers.served import measured
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
@@ -31,10 +32,10 @@ def plane(server: EmbeddedRedis) -> DataPlane:
 
 
 def test_a_snapshot_comes_back_as_it_was(plane: DataPlane) -> None:
-    found = _load(plane.store.url)
-    assert found is not None
-    assert found.owners == plane.owners and sum(found.group_rows) > 0
-    full = replace(found, moving={3: 1}, plans={0: "mjoin"}, pinned=frozenset({2}), excluded=frozenset({1}))
+    loaded = _load(plane.store.url)
+    assert loaded is not None
+    assert loaded.owners == plane.owners and sum(loaded.group_rows) > 0
+    full = replace(loaded, moving={3: 1}, plans={0: "mjoin"}, pinned=frozenset({2}), excluded=frozenset({1}))
     assert parse_snapshot(snapshot_text(full)) == full
     ttl_s = plane.store.client.ttl(redis_keys.snapshot("orders"))
     assert SNAPSHOT_TTL_S - 60 < ttl_s <= SNAPSHOT_TTL_S
@@ -51,15 +52,17 @@ def test_a_snapshot_of_another_version_is_none(plane: DataPlane, text: str) -> N
 def test_open_migrations_are_those_that_have_not_ended(plane: DataPlane) -> None:
     client = plane.store.client
     for name in ("m-1", "m-2", "m-3"):
-        client.hset(redis_keys.migrations("orders"), name, json.dumps({"id": name}))
+        record = replace(parallel_track(), id=name)
+        client.hset(redis_keys.migrations("orders"), name, json.dumps(record.to_json()))
     client.zadd(redis_keys.closed("orders"), {"migration:m-2": 5, "rebalance:m-3": 6})
 
     async def read() -> tuple[list[str], list[str]]:
         store = ManagerStore(plane.store.url)
-        found = await store.open_migrations("orders"), await store.migrations_named("orders", ["m-2", "m-9"])
+        still_open = await store.open_migrations("orders")
+        named = await store.migrations_named("orders", ["m-2", "m-9"])
         assert await store.migrations_named("orders", []) == {}
         await store.close()
-        return sorted(found[0]), sorted(found[1])
+        return sorted(still_open), sorted(named)
 
     assert asyncio.run(read()) == (["m-1", "m-3"], ["m-2"])
 

@@ -9,8 +9,8 @@ import pytest
 
 from balancing.load import EXPORT_PHASE, IMPORT_PHASE, NS_PER_BYTE, Context, LoadModel, Snapshot
 from trimtab.epochs import Epoch, first_epoch
-from trimtab.moves import Move, MoveReport
-from trimtab.reports import WorkerReport
+from trimtab.moves import Kind, Move, RoleState, Side, Way
+from trimtab.reports import MoveReport, WorkerReport
 
 FIXED_NS = 40_000_000
 NS_PER_WORK = 1_000
@@ -52,6 +52,7 @@ def report(worker: int, batch: int, group_rows: list[int], **changes: Any) -> Wo
 
 
 EPOCH = first_epoch("q", "i", (0, 0, 1, 1))
+MOVE = Move(id="m", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=2)
 
 
 def snapshot(model: LoadModel, epoch: Epoch = EPOCH, **context: Any) -> Snapshot:
@@ -135,36 +136,35 @@ def test_recent_batches_outweigh_old_ones_by_half_lives() -> None:
 
 
 def test_groups_on_the_move_count_where_they_are_going() -> None:
-    move = Move(id="m", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
-    moved = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(),))
+    moved = EPOCH.successor(EPOCH.owners, moves=(MOVE,))
     seen = snapshot(model_after(3), moved, moving={1: 1})
     assert seen.moving == {0: 1, 1: 1}
     assert seen.placed().tolist() == [1, 1, 1, 1]
     assert not seen.movable(0)
 
 
-def test_a_move_that_is_undone_leads_back() -> None:
-    move = Move(id="m", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
-    undo = Move(id="m.undo", kind="transfer", groups=(0,), sender=1, receiver=0, epoch=3, undoes="m")
-    epoch = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(), undo.to_json()))
-    assert snapshot(model_after(1), epoch).placed().tolist() == [0, 0, 1, 1]
+@pytest.mark.parametrize("way", [Way.RECALLED, Way.JOINED, Way.HELD])
+def test_a_move_that_is_undone_leads_back(way: Way) -> None:
+    epoch = EPOCH.successor(EPOCH.owners, moves=(replace(MOVE, way=way),))
+    seen = snapshot(model_after(1), epoch, moving={0: 1})
+    assert seen.moving == {0: 0}
+    assert seen.placed().tolist() == [0, 0, 1, 1]
 
 
 def test_packing_is_measured_once_and_is_no_load() -> None:
     model = model_after(3)
     before = snapshot(model)
     assert before.export_ns_per_byte == NS_PER_BYTE
-    move = Move(id="m", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
-    epoch = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(),))
+    epoch = EPOCH.successor(EPOCH.owners, moves=(MOVE,))
     for batch in (3, 4):
-        spent = 6_000_000 if batch == 3 else 50
+        spent, size = (6_000_000, 600_000) if batch == 3 else (50, 0)
         sender = report(
             0,
             batch,
             [6000, 3000, 0, 0],
             cpu_ns=FIXED_NS + 9000 * NS_PER_WORK + spent,
             phase_ns={EXPORT_PHASE: spent},
-            moves=[MoveReport(move="m", role="sender", state="exported", bytes=1)],
+            moves=[MoveReport(move="m", side=Side.SENDER, state=RoleState.EXPORTED, bytes=1, packed_bytes=size)],
         )
         receiver = report(
             1,
@@ -172,7 +172,7 @@ def test_packing_is_measured_once_and_is_no_load() -> None:
             [0, 0, 1000, 0],
             cpu_ns=FIXED_NS + 1000 * NS_PER_WORK + spent,
             phase_ns={IMPORT_PHASE: spent},
-            moves=[MoveReport(move="m", role="receiver", state="received", bytes=1)],
+            moves=[MoveReport(move="m", side=Side.RECEIVER, state=RoleState.RECEIVED, bytes=1, taken_bytes=size)],
         )
         model.add({0: sender, 1: receiver}, epoch, span_s=1.0)
     after = snapshot(model)

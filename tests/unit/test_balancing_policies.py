@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from balancing.load import Snapshot
-from balancing.policies import Drain, Fill, Level, Pairwise, Policy, SuggestedMove
+from balancing.policies import POLICIES, Drain, Fill, Level, Pairwise, Policy, SuggestedMove, policy_named
 from balancing.policies.policy import BUDGET_LIMITS, GROUP_EXCEEDS_MEAN, MOVING_ALREADY, NO_RECEIVER, PINNED_STAY
-from balancing.settings import Settings
+from balancing.settings import Settings, parse_settings
+from balancing.words import BALANCERS, POLICY_NAMES
 from tests.unit.balancing_snapshots import after, snapshot
 from trimtab.errors import InvalidInput
 
@@ -145,7 +146,7 @@ def test_level_says_that_the_budget_limits_it() -> None:
 
 
 def test_pairwise_moves_half_the_difference_from_the_largest_to_the_least() -> None:
-    """PTLB/MSLB §3.2: sender has the highest, receiver the least consumption, the manager computes the amount."""
+    """PTLB/MSLB section 3.2: the highest consumption sends, the least receives, the manager computes the amount."""
     seen = snapshot([0] * 6 + [1] * 3 + [2], [10] * 10, ["a", "b", "c"])
     (move,) = Pairwise().suggest(seen, SETTINGS).moves
     assert (move.sender, move.receiver) == (0, 2)
@@ -227,3 +228,35 @@ def test_fill_takes_from_the_same_executor_where_that_has_its_share() -> None:
 def test_fill_without_load_says_so() -> None:
     suggestion = Fill(1).suggest(snapshot([0], [0], ["a", "b"]), SETTINGS)
     assert suggestion.moves == () and "No load" in suggestion.findings[0].text
+
+
+def test_every_policy_is_registered_under_its_own_name() -> None:
+    assert tuple(POLICIES) == POLICY_NAMES
+    assert tuple(name for name, entry in POLICIES.items() if entry.make is not None) == BALANCERS
+    for name, entry in POLICIES.items():
+        policy = policy_named(name, None if entry.make_for is None else 3)
+        assert policy.name == name
+        assert getattr(policy, "worker", None) == (None if entry.make_for is None else 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "worker", "field", "problem"),
+    [
+        ("leveling", None, "policy", "is not a policy. Use one of level, pairwise, drain, fill."),
+        ("", 1, "policy", "is not a policy"),
+        ("drain", None, "worker", "is missing for the policy drain"),
+        ("level", 1, "worker", "means nothing to the policy level"),
+    ],
+)
+def test_an_unknown_policy_is_an_error_and_not_another_policy(
+    name: str, worker: int | None, field: str, problem: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        policy_named(name, worker)
+    assert refused.value.field == field and problem in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["drain", "fill", "leveling"])
+def test_only_balancers_may_act_on_their_own(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"is not a policy. Use one of level, pairwise\."):
+        parse_settings({"policy": name})

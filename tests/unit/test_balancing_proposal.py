@@ -66,7 +66,12 @@ def test_proposals_survive_json(policy: Policy) -> None:
 
 def test_a_text_that_is_no_proposal_is_refused() -> None:
     body = proposal().to_json()
-    for broken in ({}, {**body, "format": 2}, {**body, "moves": [{"sender": "x"}]}, {**body, "forecast": {}}):
+    for broken in (
+        {},
+        {**body, "format": body["format"] + 1},
+        {**body, "moves": [{"sender": "x"}]},
+        {**body, "forecast": {}},
+    ):
         with pytest.raises(CorruptState):
             parse_proposal(broken)
 
@@ -136,7 +141,7 @@ def test_what_keeps_a_group(changes: dict[str, Any], text: str) -> None:
 
 
 def test_no_explanation_of_unknown_groups() -> None:
-    with pytest.raises(InvalidInput, match="no group"):
+    with pytest.raises(InvalidInput, match="not a group"):
         why_here(SEEN, SETTINGS, 8)
 
 

@@ -123,7 +123,7 @@ def test_what_is_asked_for_is_done(asked: str) -> None:
 
 
 def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no strategy"):
+    with pytest.raises(InvalidInput, match="not a strategy"):
         choose(SEEN, MOVES, strategy="best")
 
 

@@ -1,4 +1,4 @@
-"""What the rebalancing benchmark makes of what it saw."""
+"""What the rebalancing benchmark computes from reports and measured figures."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 
 from benchmarks.rebalance import Figure, batches_waited, figures_of
-from trimtab.moves import MoveReport
-from trimtab.reports import WorkerReport
+from trimtab.moves import RoleState, Side
+from trimtab.reports import MoveReport, WorkerReport
 
 
 def report(batch: int, **held: int) -> WorkerReport:
-    moves = [MoveReport(move=move, role="receiver", state="holding", held_rows=rows) for move, rows in held.items()]
-    given: dict[str, Any] = dict.fromkeys(("results", "state_rows", "combined_rows", "state_bytes", "index_bytes"), 0)
-    given |= dict.fromkeys(("epoch", "worker", "attempt", "process", "at_ms", "watermark_us", "cpu_ns"), 0)
-    given |= {name: {} for name in ("rows", "late_rows", "bad_rows")}
-    return WorkerReport(query="q", batch=batch, executor="a", resident="hit", moves=moves, **given)
+    side, state = Side.RECEIVER, RoleState.HOLDING
+    moves = [MoveReport(move=move, side=side, state=state, held_rows=rows) for move, rows in held.items()]
+    # What the sender puts aside for a way back does not wait.
+    moves += [MoveReport(move=move, side=Side.SENDER, state=RoleState.EXPORTED, held_rows=9) for move in held]
+    fields: dict[str, Any] = dict.fromkeys(("results", "state_rows", "combined_rows", "state_bytes", "index_bytes"), 0)
+    fields |= dict.fromkeys(("epoch", "worker", "attempt", "process", "at_ms", "watermark_us", "cpu_ns"), 0)
+    fields |= {name: {} for name in ("rows", "late_rows", "bad_rows")}
+    return WorkerReport(query="q", batch=batch, executor="a", resident="hit", moves=moves, **fields)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,8 @@ def report(batch: int, **held: int) -> WorkerReport:
     ],
 )
 def test_batches_that_rows_wait(held: list[dict[str, int] | None], waited: int) -> None:
-    told = {number: [] if each is None else [report(number, **each)] for number, each in enumerate(held)}
-    assert batches_waited(told) == waited
+    reports = {number: [] if each is None else [report(number, **each)] for number, each in enumerate(held)}
+    assert batches_waited(reports) == waited
 
 
 def test_a_wanted_figure_that_is_missed_is_told() -> None:

@@ -85,7 +85,7 @@ def test_mapping(redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_query_or_batch_that_is_not_there(redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("reports", "mapping"):
         assert main([command, "--query", "nobody", "--redis", redis_url]) == 2
-        assert "It knows: orders." in capsys.readouterr().err
+        assert "It has: orders." in capsys.readouterr().err
     assert main(["reports", "--query", "orders", "--redis", redis_url, "--batch", "99"]) == 2
     assert "--batch = 99: has no reports" in capsys.readouterr().err
 

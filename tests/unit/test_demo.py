@@ -13,7 +13,7 @@ import pytest
 from commands.demo import workload as work
 from commands.demo.__main__ import main
 from commands.demo.board import Board
-from commands.demo.oracle import Verdict, committed_files, verdict
+from commands.demo.oracle import JoinVerdict, committed_files, verdict
 from commands.runner.progress import BatchProgress
 from trimtab.reports import WorkerReport
 
@@ -62,7 +62,7 @@ NULL_B: Row = (None, 2.0, START)
 GOOD: list[tuple[Row, Row, Row]] = [(A1, B1, C1), (A1, B1_TWIN, C1)]
 
 
-def _judge(directory: Path, rows: list[tuple[Row, Row, Row]]) -> Verdict:
+def _judge(directory: Path, rows: list[tuple[Row, Row, Row]]) -> JoinVerdict:
     inputs = {
         "A": _input(directory, "A", [A1, A2, OLD, NULL]),
         "B": _input(directory, "B", [B1, B1_TWIN, OLD_B, NULL_B]),
@@ -74,27 +74,27 @@ def _judge(directory: Path, rows: list[tuple[Row, Row, Row]]) -> Verdict:
 
 def test_the_right_result_is_found_right_twins_included(tmp_path: Path) -> None:
     judged = _judge(tmp_path, GOOD)
-    assert judged == Verdict(2, 2, 0, 0)
+    assert judged == JoinVerdict(2, 2, 0, 0)
     assert judged.good
     assert str(judged) == "expected 2, got 2, missing 0, extra 0"
 
 
 def test_a_missing_row_is_reported(tmp_path: Path) -> None:
-    assert _judge(tmp_path, GOOD[:1]) == Verdict(2, 1, 1, 0)
+    assert _judge(tmp_path, GOOD[:1]) == JoinVerdict(2, 1, 1, 0)
     assert not _judge(tmp_path, GOOD[:1]).good
 
 
 def test_an_extra_row_is_reported(tmp_path: Path) -> None:
     for wrong in ((A1, B1, C1_TOO_FAR), (OLD, OLD_B, OLD_B), (A2, B1, C1)):
-        assert _judge(tmp_path, [*GOOD, wrong]) == Verdict(2, 3, 0, 1)
+        assert _judge(tmp_path, [*GOOD, wrong]) == JoinVerdict(2, 3, 0, 1)
 
 
 def test_a_doubled_row_is_reported(tmp_path: Path) -> None:
-    assert _judge(tmp_path, [*GOOD, GOOD[0]]) == Verdict(2, 3, 0, 1)
+    assert _judge(tmp_path, [*GOOD, GOOD[0]]) == JoinVerdict(2, 3, 0, 1)
 
 
 def test_a_row_in_the_place_of_another_is_reported_as_both(tmp_path: Path) -> None:
-    assert _judge(tmp_path, [GOOD[0], (A1, B1, C1_TOO_FAR)]) == Verdict(2, 2, 1, 1)
+    assert _judge(tmp_path, [GOOD[0], (A1, B1, C1_TOO_FAR)]) == JoinVerdict(2, 2, 1, 1)
 
 
 def test_no_output_at_all_is_all_missing(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_no_output_at_all_is_all_missing(tmp_path: Path) -> None:
         "B": _input(tmp_path, "B", [B1]),
         "C": _input(tmp_path, "C", [C1]),
     }
-    assert verdict(inputs, [], window_us=5 * SECOND, late_before_us=0) == Verdict(1, 0, 1, 0)
+    assert verdict(inputs, [], window_us=5 * SECOND, late_before_us=0) == JoinVerdict(1, 0, 1, 0)
 
 
 def test_only_files_in_the_sinks_log_count(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_only_files_in_the_sinks_log_count(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> work.Workload:
+def load(tmp_path: Path) -> work.DemoWorkload:
     groups = np.arange(work.KEYS) % work.PARTITIONS
-    return work.Workload(tmp_path, seed=3, rows_per_s=9000, groups=groups, workers=4, start_us=START)
+    return work.DemoWorkload(tmp_path, seed=3, rows_per_s=9000, groups=groups, workers=4, start_us=START)
 
 
-def test_no_row_is_late_but_those_that_should_be(load: work.Workload) -> None:
+def test_no_row_is_late_but_those_that_should_be(load: work.DemoWorkload) -> None:
     for number in range(6):
         load.write_slice(late=number >= 3)
     for stream in work.STREAMS:
@@ -145,7 +145,7 @@ def test_no_row_is_late_but_those_that_should_be(load: work.Workload) -> None:
             watermark = max(watermark, int(times.max()) - work.LATENESS_US)
 
 
-def test_one_worker_gets_most(load: work.Workload) -> None:
+def test_one_worker_gets_most(load: work.DemoWorkload) -> None:
     load.write_slice(late=False)
     users = pq.read_table(load.directory / "A")["user"].drop_null().to_numpy()
     counts = np.bincount(users % work.PARTITIONS % 4, minlength=4)
@@ -153,7 +153,7 @@ def test_one_worker_gets_most(load: work.Workload) -> None:
     assert counts.max() == pytest.approx(work.HOT_SHARE * counts.sum(), rel=0.05)
 
 
-def test_the_producer_waits_for_a_query_that_is_behind(load: work.Workload) -> None:
+def test_the_producer_waits_for_a_query_that_is_behind(load: work.DemoWorkload) -> None:
     producer = work.Producer(load, backlog=lambda: 10, backlog_max=5)
     producer.start()
     producer.stop()

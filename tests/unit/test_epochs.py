@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.epochs import check_owners, dealt_in_turn, first_epoch, parse_epoch
+from trimtab.epochs import Epoch, breaks_between, check_epoch, check_owners, dealt_in_turn, first_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
+from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way, parse_move
 
 
 @given(owners=st.lists(st.integers(0, 500), max_size=200), name=st.text(min_size=1, max_size=20))
@@ -50,3 +53,92 @@ def test_a_mapping_that_routes_rows_nowhere_is_refused(owners: tuple[int, ...], 
     with pytest.raises(InvalidInput) as caught:
         check_owners(owners, 3, 2)
     assert caught.value.field == field
+
+
+FIRST = first_epoch("orders", "abc", (0, 0, 1))
+THERE = Move(id="m.w1", kind=Kind.TRANSFER, groups=(0, 1), sender=0, receiver=1, epoch=2)
+BOTH = replace(THERE, kind=Kind.DUPLICATE)
+ASKED = ComputePartitionsToMove(migration="m", worker=0, share=0.5, ships=True)
+OPEN = FIRST.successor((0, 0, 1), moves=(THERE,), questions=(ASKED,))
+
+
+def test_moves_and_questions_survive_the_text() -> None:
+    assert parse_epoch(OPEN.to_text(), OPEN.digest) == OPEN
+    assert (OPEN.move("m.w1"), OPEN.move("other"), OPEN.moving) == (THERE, None, {0: THERE, 1: THERE})
+
+
+@pytest.mark.parametrize("way", [Way.JOINED, Way.HELD])
+def test_epochs_that_follow_each_other(way: Way) -> None:
+    recalled = OPEN.successor((0, 0, 1), moves=(replace(THERE, way=Way.RECALLED),))
+    back = recalled.successor((0, 0, 1), moves=(replace(THERE, way=way),))
+    duplicated = FIRST.successor((0, 0, 1), moves=(BOTH,))
+    for before, after in (
+        (FIRST, OPEN),
+        (OPEN, OPEN.successor((1, 1, 1))),
+        (OPEN, OPEN.successor((0, 0, 1), moves=(replace(THERE, digest="d"),))),
+        (OPEN, recalled),
+        (recalled, back),
+        (back, back.successor((0, 0, 1))),
+        (duplicated, duplicated.successor((1, 1, 1))),
+        (duplicated, duplicated.successor((0, 0, 1))),
+    ):
+        assert list(breaks_between(before, after)) == []
+
+
+RECALLED = OPEN.successor((0, 0, 1), moves=(replace(THERE, way=Way.RECALLED),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (FIRST, FIRST.successor((1, 0, 1)), "group 0 goes from worker 0 to 1, and no move says so"),
+        (FIRST, replace(FIRST.successor((0, 0, 1)), number=3), "does not follow"),
+        (FIRST, replace(FIRST.successor((0, 0, 1)), predecessor="x"), "does not follow"),
+        (FIRST, replace(FIRST.successor((0, 0, 1)), incarnation="x"), "another one"),
+        (replace(FIRST, fence=3), replace(FIRST, fence=3).successor((0, 0, 1), fence=2), "fencing token 2"),
+        (FIRST, FIRST.successor((0, 0)), "2 groups instead of 3"),
+        (FIRST, FIRST.successor((0, 0, 1), moves=(replace(THERE, epoch=1),)), "begins in the middle"),
+        (FIRST, FIRST.successor((0, 0, 1), moves=(replace(THERE, way=Way.RECALLED),)), "begins in the middle"),
+        (OPEN, OPEN.successor((0, 0, 1)), "group 0 goes from worker 0 to 0, and no move says so"),
+        (OPEN, OPEN.successor((1, 1, 1), moves=(THERE,)), "group 0 goes from worker 0 to 1"),
+        (OPEN, OPEN.successor((2, 2, 1)), "group 0 goes from worker 0 to 2"),
+        (OPEN, OPEN.successor((0, 0, 1), moves=(replace(THERE, receiver=2),)), "changes"),
+        (OPEN, OPEN.successor((0, 0, 1), moves=(replace(THERE, groups=(0,)),)), "changes"),
+        (OPEN, OPEN.successor((0, 0, 1), moves=(replace(THERE, way=Way.HELD),)), "from there to held"),
+        (OPEN, OPEN.successor((1, 1, 1), moves=(replace(THERE, id="n.w1", epoch=3, sender=1, receiver=0),)), "moving"),
+        (RECALLED, RECALLED.successor((1, 1, 1)), "group 0 goes from worker 0 to 1"),
+        (RECALLED, RECALLED.successor((0, 0, 1)), "group 0 goes from worker 0 to 0"),
+        (RECALLED, RECALLED.successor((0, 0, 1), moves=(THERE,)), "from recalled to there"),
+    ],
+)
+def test_what_cannot_follow(before: Epoch, after: Epoch, problem: str) -> None:
+    """Groups change hands by a move only, and a move changes as it is meant to."""
+    assert problem in "; ".join(breaks_between(before, after))
+
+
+@pytest.mark.parametrize(
+    ("moves", "problem"),
+    [
+        ((replace(THERE, groups=(9,)),), "does not have"),
+        ((replace(THERE, receiver=5),), "does not have"),
+        ((replace(THERE, groups=(2,)),), "worker 1 owns it"),
+        ((THERE, replace(THERE, id="n.w1", groups=(1,))), "group 1 is in move m.w1 and in move n.w1"),
+    ],
+)
+def test_an_epoch_that_cannot_be_run_is_refused(moves: tuple[Move, ...], problem: str) -> None:
+    with pytest.raises(CorruptState, match=problem):
+        check_epoch(FIRST.successor((0, 0, 1), moves=moves), 3, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "../x"}, {"kind": "other"}, {"sender": 1}, {"groups": ["x"]}, {"way": "away"}, {"epoch": None}],
+)
+def test_what_is_not_a_move_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(CorruptState):
+        parse_move({**THERE.to_json(), **changes})
+
+
+def test_a_duplicate_is_never_recalled() -> None:
+    with pytest.raises(CorruptState, match="duplicate"):
+        parse_move({**BOTH.to_json(), "way": "recalled"})

@@ -10,75 +10,78 @@ from typing import Any
 import pytest
 
 from balancing.protocols.migration import Migration, Request
-from manager.requests import (
+from balancing.requests import (
     CancelRequest,
     MoveRequest,
     RebalanceRequest,
     Refused,
-    View,
     check,
-    count_workers,
-    groups_moving,
     parse_rebalance,
     parse_request,
     requested,
 )
-from manager.settings import Rules, parse_rules
-from manager.takeup import accept, outcome_of
+from balancing.rules import Rules, parse_rules
+from balancing.situation import Situation, count_workers
+from balancing.takeup import accept, outcome_of
 from trimtab.epochs import first_epoch
-from trimtab.moves import Move
+from trimtab.moves import Kind, Move, Way
 
 EPOCH = first_epoch("orders", "abc", (0, 1, 2, 0, 1, 2))
-VIEW = View(query="orders", workers=4, epoch=EPOCH, moving={}, up=frozenset({0, 1, 2, 3}), stopped=False)
+SITUATION = Situation(query="orders", workers=4, epoch=EPOCH, up=frozenset({0, 1, 2, 3}))
+MIGRATION = Migration(
+    id="n", query="orders", incarnation="abc", strategy="mslb", sender=1, receiver=2, request=Request(groups=(4,))
+)
 MOVE = MoveRequest(sender=0, receiver=1, groups=(0, 3))
 ASKED = RebalanceRequest(id="r1", query="orders", moves=(MOVE,), strategy="mslb", at_ms=5)
 
 
 def test_a_sound_request_passes() -> None:
-    check(ASKED, VIEW)
-    check(replace(ASKED, moves=(MoveRequest(sender=0, receiver=3, share=1.0),)), VIEW)
+    check(ASKED, SITUATION)
+    check(replace(ASKED, moves=(MoveRequest(sender=0, receiver=3, share=1.0),)), SITUATION)
 
 
 def moved(**changes: Any) -> RebalanceRequest:
     return replace(ASKED, moves=(replace(MOVE, **changes),))
 
 
-BAD: list[tuple[RebalanceRequest, View, str, int]] = [
-    (replace(ASKED, id="../etc"), VIEW, "id", 422),
-    (replace(ASKED, strategy="swap"), VIEW, "strategy", 422),  # type: ignore[arg-type]
-    (replace(ASKED, order="random"), VIEW, "order", 422),  # type: ignore[arg-type]
-    (replace(ASKED, max_pause_ms=0.0), VIEW, "max_pause", 422),
-    (replace(ASKED, max_pause_ms=float("nan")), VIEW, "max_pause", 422),
-    (replace(ASKED, max_pause_ms=1e305), VIEW, "max_pause", 422),
-    (replace(ASKED, max_pause_ms=10**400), VIEW, "max_pause", 422),
-    (replace(ASKED, moves=()), VIEW, "moves", 422),
-    (replace(ASKED, moves=(MOVE,) * 1001), VIEW, "moves", 422),
-    (replace(ASKED, moves=(MOVE, MOVE)), VIEW, "moves[1].groups", 422),
-    (replace(ASKED, expected_epoch=2), VIEW, "expected_epoch", 409),
-    (moved(sender=4), VIEW, "moves[0].sender", 422),
-    (moved(receiver=-1), VIEW, "moves[0].receiver", 422),
-    (moved(receiver=0), VIEW, "moves[0].receiver", 422),
-    (moved(groups=(6,)), VIEW, "moves[0].groups", 422),
-    (moved(groups=(1,)), VIEW, "moves[0].groups", 409),
-    (moved(groups=()), VIEW, "moves[0].groups", 422),
-    (moved(share=0.5), VIEW, "moves[0].groups", 422),
-    (moved(groups=(), share=0.0), VIEW, "moves[0].share", 422),
-    (moved(groups=(), share=1.5), VIEW, "moves[0].share", 422),
-    (moved(groups=(), share=float("nan")), VIEW, "moves[0].share", 422),
-    (moved(measure="rows"), VIEW, "moves[0].measure", 422),
-    (moved(strategy="swap"), VIEW, "moves[0].strategy", 422),
-    (moved(sender=3, groups=(), share=0.5), VIEW, "moves[0].sender", 409),
-    (ASKED, replace(VIEW, stopped=True), "query", 409),
-    (ASKED, replace(VIEW, up=frozenset({0})), "moves[0].receiver", 409),
-    (ASKED, replace(VIEW, moving={3: "m7"}), "moves[0].groups", 409),
-    (ASKED, replace(VIEW, rules=Rules(pinned=frozenset({0}))), "moves[0].groups", 409),
+BAD: list[tuple[RebalanceRequest, Situation, str, int]] = [
+    (replace(ASKED, id="../etc"), SITUATION, "id", 422),
+    (replace(ASKED, strategy="swap"), SITUATION, "strategy", 422),  # type: ignore[arg-type]
+    (replace(ASKED, order="random"), SITUATION, "order", 422),  # type: ignore[arg-type]
+    (replace(ASKED, max_pause_ms=0.0), SITUATION, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=float("nan")), SITUATION, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=1e305), SITUATION, "max_pause", 422),
+    (replace(ASKED, max_pause_ms=10**400), SITUATION, "max_pause", 422),
+    (replace(ASKED, moves=()), SITUATION, "moves", 422),
+    (replace(ASKED, moves=(MOVE,) * 1001), SITUATION, "moves", 422),
+    (replace(ASKED, moves=(MOVE, MOVE)), SITUATION, "moves[1].groups", 422),
+    (replace(ASKED, expected_epoch=2), SITUATION, "expected_epoch", 409),
+    (moved(sender=4), SITUATION, "moves[0].sender", 422),
+    (moved(receiver=-1), SITUATION, "moves[0].receiver", 422),
+    (moved(receiver=0), SITUATION, "moves[0].receiver", 422),
+    (moved(groups=(6,)), SITUATION, "moves[0].groups", 422),
+    (moved(groups=(1,)), SITUATION, "moves[0].groups", 409),
+    (moved(groups=()), SITUATION, "moves[0].groups", 422),
+    (moved(share=0.5), SITUATION, "moves[0].groups", 422),
+    (moved(groups=(), share=0.0), SITUATION, "moves[0].share", 422),
+    (moved(groups=(), share=1.5), SITUATION, "moves[0].share", 422),
+    (moved(groups=(), share=float("nan")), SITUATION, "moves[0].share", 422),
+    (moved(measure="rows"), SITUATION, "moves[0].measure", 422),
+    (moved(strategy="swap"), SITUATION, "moves[0].strategy", 422),
+    (moved(sender=3, groups=(), share=0.5), SITUATION, "moves[0].sender", 409),
+    (ASKED, replace(SITUATION, stopped=True), "query", 409),
+    (ASKED, replace(SITUATION, up=frozenset({0})), "moves[0].receiver", 409),
+    (ASKED, replace(SITUATION, migrations=(replace(MIGRATION, request=Request(groups=(3,))),)), "moves[0].groups", 409),
+    (ASKED, replace(SITUATION, rules=Rules(pinned=frozenset({0}))), "moves[0].groups", 409),
 ]
 
 
-@pytest.mark.parametrize(("request_", "view", "field", "status"), BAD)
-def test_refusals_name_field_value_and_remedy(request_: RebalanceRequest, view: View, field: str, status: int) -> None:
+@pytest.mark.parametrize(("request_", "situation", "field", "status"), BAD)
+def test_refusals_name_field_value_and_remedy(
+    request_: RebalanceRequest, situation: Situation, field: str, status: int
+) -> None:
     with pytest.raises(Refused) as caught:
-        check(request_, view)
+        check(request_, situation)
     refused = caught.value
     assert (refused.field, refused.status) == (field, status)
     assert refused.problem and refused.remedy
@@ -118,13 +121,17 @@ def test_rules_survive_json() -> None:
 
 
 def test_moving_groups_are_those_of_the_epoch_and_of_the_journal() -> None:
-    move = Move(id="m.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2)
-    epoch = EPOCH.successor(EPOCH.owners, migrations=(move.to_json(),))
-    record = Migration(
-        id="n", query="orders", incarnation="abc", strategy="mslb", sender=1, receiver=2, request=Request(groups=(4,))
+    move = Move(id="m.w1", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=2)
+    situation = replace(
+        SITUATION,
+        epoch=EPOCH.successor(EPOCH.owners, moves=(move,)),
+        migrations=(MIGRATION, replace(MIGRATION, id="o", outcome="committed", request=Request(groups=(5,)))),
     )
-    found = groups_moving(epoch, [record.to_json(), replace(record, id="o", outcome="committed").to_json()])
-    assert found == {0: "m.w1", 4: "n"}
+    assert situation.moving == {0: "m.w1", 4: "n"}
+    assert situation.receivers == {0: 1, 4: 2}
+    assert (situation.movable(0), situation.movable(1)) == ([3], [1])
+    recalled = replace(situation, epoch=EPOCH.successor(EPOCH.owners, moves=(replace(move, way=Way.RECALLED),)))
+    assert recalled.receivers[0] == 0, "a recalled group stays with its sender"
 
 
 def test_workers_are_counted_without_a_definition() -> None:
@@ -134,7 +141,7 @@ def test_workers_are_counted_without_a_definition() -> None:
 
 def test_an_accepted_request_becomes_one_migration_for_each_move() -> None:
     moves = (MOVE, MoveRequest(sender=1, receiver=2, share=0.5, strategy="ptlb"), replace(MOVE, strategy="auto"))
-    accepted = accept(replace(ASKED, moves=moves, reason="why", by="me"), VIEW, None, 9)
+    accepted = accept(replace(ASKED, moves=moves, reason="why", by="me"), SITUATION, None, 9)
     assert accepted.rebalance.state == "running"
     assert accepted.rebalance.migrations == ("r1-1", "r1-2", "r1-3")
     assert [each.strategy for each in accepted.migrations] == ["mslb", "ptlb", "mslb"]
@@ -144,7 +151,7 @@ def test_an_accepted_request_becomes_one_migration_for_each_move() -> None:
 
 def test_a_rebalance_ends_with_its_last_migration() -> None:
     def ended(*outcomes: str) -> str | None:
-        return outcome_of([{"outcome": outcome} for outcome in outcomes])
+        return outcome_of([replace(MIGRATION, outcome=outcome) for outcome in outcomes])
 
     assert ended("committed", "") is None
     assert ended("committed", "committed") == "committed"

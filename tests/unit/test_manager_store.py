@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
 
+from balancing.instructions import Notice, Write
+from balancing.policies import Level
+from balancing.proposal import Proposal, make_proposal
+from balancing.protocols.migration import Migration, Request
+from balancing.requests import Rebalance
+from balancing.rules import Rules
 from balancing.settings import Settings
+from balancing.steering import Steering
+from balancing.triggers import Decision, TriggerState
 from manager import journal as journal_module
-from manager.journal import Entry, Journal, Overtaken, WentBack
+from manager.journal import LeaderJournal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
-from manager.settings import Rules
-from manager.store import ManagerStore
+from manager.store import ManagerStore, UnreadableRecord
+from tests.checkers.clock import ManualClock
+from tests.unit.balancing_snapshots import snapshot
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
@@ -46,11 +57,27 @@ def play(server: EmbeddedRedis, scenario: Callable[[ManagerStore], Awaitable[Non
     asyncio.run(whole())
 
 
-class Clock:
-    now = 100.0
+MIGRATION = Migration(
+    id="m", query="orders", incarnation="abc", strategy="mslb", sender=0, receiver=1, request=Request(groups=(0,))
+)
+REBALANCE = Rebalance(
+    id="r", query="orders", state="running", request={}, by="me", reason="why", created_ms=5, migrations=("m",)
+)
+DECISION = Decision(act=False, code="off", why="it is off", ratio=1.0, level="executor", state=TriggerState())
 
-    def __call__(self) -> float:
-        return self.now
+
+def written(**parts: Any) -> Write:
+    return Write(then=Steering(query="orders"), **parts)
+
+
+def notice(text: str, kind: str = "step", **data: Any) -> Notice:
+    return Notice(kind=kind, text=text, data=data)
+
+
+def proposal(name: str) -> Proposal:
+    return make_proposal(
+        replace(snapshot([0, 0, 1], [1e6] * 3, ["a", "b"]), query="orders"), Level(), Settings(), id=name
+    )
 
 
 def lease(store: ManagerStore, holder: str, clock: Callable[[], float] = time.monotonic) -> Lease:
@@ -84,17 +111,17 @@ def test_tokens_grow_even_if_redis_lost_the_counter(server: EmbeddedRedis, plain
 
 def test_a_lease_is_renewed_in_time_and_lost_by_ones_own_clock(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
-        clock = Clock()
+        clock = ManualClock()
         one = lease(store, "one", clock)
         assert await one.acquire()
         plain.client.pexpire(redis_keys.lease("orders"), 1000)
-        clock.now += 1.9
+        clock.now_s += 1.9
         await one.keep()
         assert 0 < int(str(plain.client.pttl(redis_keys.lease("orders")))) <= 1000, "not yet"
-        clock.now += 0.2
+        clock.now_s += 0.2
         await one.keep()
         assert int(str(plain.client.pttl(redis_keys.lease("orders")))) > 5000
-        clock.now += 6.1
+        clock.now_s += 6.1
         assert not one.held
         with pytest.raises(Fenced):
             await one.keep()
@@ -104,12 +131,12 @@ def test_a_lease_is_renewed_in_time_and_lost_by_ones_own_clock(server: EmbeddedR
 
 def test_a_lease_that_was_taken_is_not_renewed(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
-        clock = Clock()
+        clock = ManualClock()
         one = lease(store, "one", clock)
         assert await one.acquire()
         plain.client.delete(redis_keys.lease("orders"))
         assert await lease(store, "other").acquire()
-        clock.now += 3
+        clock.now_s += 3
         with pytest.raises(Fenced):
             await one.keep()
         assert not one.held
@@ -122,15 +149,15 @@ def test_a_lease_that_was_taken_is_not_renewed(server: EmbeddedRedis, plain: Sto
 
 def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
-        clock = Clock()
+        clock = ManualClock()
         stale = lease(store, "stale", clock)
         assert await stale.acquire()
-        journal = Journal(store.client, "orders", stale)
+        journal = LeaderJournal(store.client, "orders", stale)
         plain.client.delete(redis_keys.lease("orders"))
         with pytest.raises(Fenced):
-            await journal.write(Entry(migrations={"m": {"id": "m"}}), 1)
+            await journal.write(written(migrations=(MIGRATION,)), 1)
         assert not stale.held
-        clock.now += 100
+        clock.now_s += 100
         with pytest.raises(Fenced):
             await journal.publish(FIRST.successor((1, 1, 1, 1), fence=1))
         assert await store.migrations("orders") == {}
@@ -143,11 +170,11 @@ def test_an_epoch_is_refused_once_the_lease_has_ended(server: EmbeddedRedis, pla
     """Even if nobody has taken over yet, and whatever the holder's own clock says."""
 
     async def scenario(store: ManagerStore) -> None:
-        one = lease(store, "one", Clock())
+        one = lease(store, "one", ManualClock())
         assert await one.acquire()
         plain.client.delete(redis_keys.lease("orders"))
         with pytest.raises(Fenced):
-            await Journal(store.client, "orders", one).publish(FIRST.successor((1, 1, 1, 1), fence=1))
+            await LeaderJournal(store.client, "orders", one).publish(FIRST.successor((1, 1, 1, 1), fence=1))
         assert not one.held
         assert plain.current_number("orders") == 1
 
@@ -158,7 +185,7 @@ def test_epochs_are_published_in_order_and_strays_do_not_stop_it(server: Embedde
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        journal = Journal(store.client, "orders", one)
+        journal = LeaderJournal(store.client, "orders", one)
         second = FIRST.successor((1, 1, 1, 1), fence=1)
         plain.client.set(redis_keys.epoch("orders", 2), "left over from a life before")
         await journal.publish(second)
@@ -179,30 +206,28 @@ def test_an_entry_is_one_write(server: EmbeddedRedis, plain: Store, monkeypatch:
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        journal = Journal(store.client, "orders", one)
+        journal = LeaderJournal(store.client, "orders", one)
         plain.client.rpush(redis_keys.requests("orders"), "first", "second")
-        event = {"at_ms": 7, "kind": "step", "text": "a step", "data": {"step": 1}}
+        ended = replace(MIGRATION, outcome="committed")
         await journal.write(
-            Entry(
-                migrations={"m": {"id": "m"}},
-                rebalances={"r": {"id": "r"}},
-                closed=("migration:m",),
+            written(
+                migrations=(ended,),
+                rebalances=(REBALANCE,),
                 request="first",
-                events=(event,),
+                events=(notice("a step", step=1),),
             ),
             7,
         )
-        assert await store.migration("orders", "m") == {"id": "m"} and await store.rebalance("orders", "r") == {
-            "id": "r"
-        }
+        assert await store.migration("orders", "m") == ended and await store.rebalance("orders", "r") == REBALANCE
+        assert await store.history("orders") == [("migration:m", 7)]
         assert await store.next_request("orders") == "second"
-        found = (await store.events("orders"))[0]
-        assert (found.at_ms, found.kind, found.text, found.data) == (7, "step", "a step", {"step": 1})
-        assert await store.events("orders", after=found.id) == []
-        await journal.write(Entry(), 8)
+        event = (await store.events("orders"))[0]
+        assert (event.at_ms, event.kind, event.text, event.data) == (7, "step", "a step", {"step": 1})
+        assert await store.events("orders", after=event.id) == []
+        await journal.write(written(), 8)
         for number in range(4):
-            closed = (f"rebalance:r{number}",)
-            await journal.write(Entry(rebalances={f"r{number}": {}}, closed=closed), 10 + number)
+            closed = replace(REBALANCE, id=f"r{number}", state="committed")
+            await journal.write(written(rebalances=(closed,)), 10 + number)
         assert await store.history("orders") == [("rebalance:r3", 13), ("rebalance:r2", 12), ("rebalance:r1", 11)]
         assert set(await store.rebalances("orders")) == {"r", "r1", "r2", "r3"}
         assert await store.migrations("orders") == {}
@@ -214,17 +239,17 @@ def test_events_are_followed(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        journal = Journal(store.client, "orders", one)
+        journal = LeaderJournal(store.client, "orders", one)
 
         async def say(text: str) -> None:
-            await journal.write(Entry(events=({"at_ms": 1, "kind": "k", "text": text},)), 1)
+            await journal.write(written(events=(notice(text),)), 1)
 
         await say("before")
         stream = store.follow("orders", wait_ms=20)
         assert await anext(stream) is None
         await say("after")
-        found = await anext(stream)
-        assert found is not None and found.text == "after"
+        event = await anext(stream)
+        assert event is not None and event.text == "after"
         assert [event.text for event in await store.newest_events("orders")] == ["before", "after"]
 
     play(server, scenario)
@@ -239,11 +264,15 @@ def test_settings_rules_and_proposals(server: EmbeddedRedis, plain: Store) -> No
         assert not (await store.auto("orders")).auto
         await store.set_rules("orders", Rules(pinned=frozenset({3, 1})))
         assert await store.rules("orders") == Rules(pinned=frozenset({1, 3}))
-        await store.save_proposal("orders", "p1", {"id": "p1"})
-        await store.save_proposal("orders", "p2", {"id": "p2"})
-        assert [each["id"] for each in await store.proposals("orders")] == ["p2", "p1"]
+        first, second = proposal("p1"), replace(proposal("p2"), by="me", order="hot-last", max_pause_ms=5.0)
+        await store.save_proposal(first)
+        await store.save_proposal(second)
+        assert await store.proposals("orders") == [second, first]
+        assert await store.proposal("orders", "p2") == second
+        plain.client.set(redis_keys.proposal("orders", "p2"), '{"format": 0}')
+        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
         plain.client.delete(redis_keys.proposal("orders", "p2"))
-        assert [each["id"] for each in await store.proposals("orders")] == ["p1"]
+        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
         assert 0 < int(str(plain.client.ttl(redis_keys.proposal("orders", "p1")))) <= 3600
 
     play(server, scenario)
@@ -258,6 +287,44 @@ def test_what_cannot_be_read_is_not_there(server: EmbeddedRedis, plain: Store) -
         assert await store.current_epoch("orders") is None
         plain.client.hset(redis_keys.report("orders", 1), "0", '{"of": "another version"}')
         assert await store.reports("orders", 1) == {}
+
+    play(server, scenario)
+
+
+def test_records_are_read_at_one_moment_and_unreadable_ones_are_named(server: EmbeddedRedis, plain: Store) -> None:
+    """The leader raises an alarm for those that nobody will look after; readers do without them."""
+
+    async def scenario(store: ManagerStore) -> None:
+        ended = replace(MIGRATION, id="ended", outcome="committed")
+        plain.client.hset(
+            redis_keys.migrations("orders"),
+            mapping={
+                "m": json.dumps(MIGRATION.to_json()),
+                "ended": json.dumps(ended.to_json()),
+                "old": '{"format": 1, "id": "old"}',
+                "rubbish": "[]",
+                "long-ago": '{"format": 1}',
+            },
+        )
+        plain.client.hset(
+            redis_keys.rebalances("orders"), mapping={"r": json.dumps(REBALANCE.to_json()), "half": '{"id": "half"}'}
+        )
+        plain.client.zadd(redis_keys.closed("orders"), {"migration:ended": 1, "migration:long-ago": 1})
+        records = await store.records("orders")
+        assert (records.migrations, records.rebalances) == ({"m": MIGRATION, "ended": ended}, {"r": REBALANCE})
+        assert {(each.kind, each.name) for each in records.unreadable} == {
+            ("migration", "old"),
+            ("migration", "rubbish"),
+            ("rebalance", "half"),
+        }
+        assert all(isinstance(each, UnreadableRecord) and each.problem for each in records.unreadable)
+        assert "format 1" in next(each.problem for each in records.unreadable if each.name == "old")
+        assert await store.migrations("orders") == {"m": MIGRATION, "ended": ended}
+        assert await store.open_migrations("orders") == {"m": MIGRATION}
+        assert await store.migrations_named("orders", ["m", "old", "nowhere"]) == {"m": MIGRATION}
+        assert await store.migration("orders", "old") is None and await store.migration("orders", "m") == MIGRATION
+        assert await store.rebalances("orders") == {"r": REBALANCE}
+        assert await store.rebalance("orders", "half") is None and await store.rebalance("orders", "no") is None
 
     play(server, scenario)
 
@@ -281,18 +348,22 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        pen = Journal(store.client, "orders", one)
-        said = Entry(snapshot="{}", decision={"code": "off"}, alarms=({"at_ms": 1, "kind": "audit", "text": "x"},))
-        await pen.write(said, 1)
+        journal = LeaderJournal(store.client, "orders", one)
+        write = written(decision=DECISION, alarms=(notice("x", kind="audit"),))
+        await journal.write(write, 1)
+        await journal.write_snapshot("{}", 1)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
-        assert await store.decision("orders") == {"code": "off"}
+        assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert [each["text"] for each in await store.alarms("orders")] == ["x"]
         plain.client.delete(redis_keys.lease("orders"))
         assert await lease(store, "other").acquire()
         with pytest.raises(Fenced):
-            await pen.write(replace(said, snapshot="[]", decision={}), 2)
+            await journal.write(replace(write, decision=replace(DECISION, code="idle")), 2)
+        with pytest.raises(Fenced):
+            await journal.write_snapshot("[]", 2)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
-        assert await store.decision("orders") == {"code": "off"} and len(await store.alarms("orders")) == 1
+        assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
+        assert len(await store.alarms("orders")) == 1
 
     play(server, scenario)
 
@@ -301,11 +372,11 @@ def test_a_migration_that_is_opened_again_is_not_closed(server: EmbeddedRedis, p
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        pen = Journal(store.client, "orders", one)
-        await pen.write(Entry(migrations={"m": {"outcome": "rolled-back"}}, closed=("migration:m",)), 1)
+        journal = LeaderJournal(store.client, "orders", one)
+        await journal.write(written(migrations=(replace(MIGRATION, outcome="rolled-back"),)), 1)
         assert await store.open_migrations("orders") == {} and await store.history("orders")
-        await pen.write(Entry(migrations={"m": {"outcome": ""}}), 2)
-        assert await store.open_migrations("orders") == {"m": {"outcome": ""}}
+        await journal.write(written(migrations=(MIGRATION,)), 2)
+        assert await store.open_migrations("orders") == {"m": MIGRATION}
         assert await store.history("orders") == []
 
     play(server, scenario)
@@ -315,18 +386,18 @@ def test_nothing_is_written_on_top_of_what_redis_lost(server: EmbeddedRedis, pla
     async def scenario(store: ManagerStore) -> None:
         one = lease(store, "one")
         assert await one.acquire()
-        pen = Journal(store.client, "orders", one)
-        assert not await pen.went_back()
-        await pen.write(Entry(events=({"at_ms": 1, "kind": "first", "text": ""},)), 1)
-        await pen.write(Entry(events=({"at_ms": 1, "kind": "second", "text": ""},)), 1)
-        assert not await pen.went_back()
+        journal = LeaderJournal(store.client, "orders", one)
+        assert not await journal.went_back()
+        await journal.write(written(events=(notice("first"),)), 1)
+        await journal.write(written(events=(notice("second"),)), 1)
+        assert not await journal.went_back()
         plain.client.xdel(redis_keys.events("orders"), (await store.newest_events("orders"))[-1].id)
-        assert await pen.went_back()
+        assert await journal.went_back()
         with pytest.raises(WentBack):
-            await pen.write(Entry(migrations={"m": {}}), 2)
+            await journal.write(written(migrations=(MIGRATION,)), 2)
         assert await store.migrations("orders") == {}
-        await pen.begin()
-        assert not await pen.went_back()
-        await pen.write(Entry(migrations={"m": {}}), 2)
+        await journal.begin()
+        assert not await journal.went_back()
+        await journal.write(written(migrations=(MIGRATION,)), 2)
 
     play(server, scenario)

@@ -20,18 +20,19 @@ from balancing.protocols import (
     ExportFailed,
     HeldTooLong,
     Holding,
-    Journal,
+    JournalStep,
     Migration,
     NothingToMove,
     PackageReady,
     PartitionsToMove,
     Proceed,
     ProtocolError,
-    Publish,
+    RecallAnswered,
     Received,
     Request,
     Returned,
     State,
+    StoreRefused,
     Tell,
     WaveAllowed,
     adopt,
@@ -44,7 +45,7 @@ from balancing.protocols.diagram import pages
 from balancing.protocols.migration import STORY_KEPT
 from balancing.protocols.table import check
 from trimtab.epochs import Epoch, first_epoch
-from trimtab.moves import commands_of, moves_of
+from trimtab.moves import Way
 
 M = "m1"
 
@@ -63,7 +64,7 @@ def after(migration: Migration, *events: Event) -> Migration:
     """The migration after these events, each journaled."""
     for event in events:
         for instruction in migration.handle(event):
-            if isinstance(instruction, Journal):
+            if isinstance(instruction, JournalStep):
                 migration = instruction.migration
     return migration
 
@@ -72,7 +73,7 @@ def points(migration: Migration, *events: Event) -> list[str]:
     found = []
     for event in events:
         for instruction in migration.handle(event):
-            if isinstance(instruction, Journal):
+            if isinstance(instruction, JournalStep):
                 found.append(instruction.point)
                 migration = instruction.migration
     return found
@@ -97,6 +98,13 @@ def wave(number: int = 1, *groups: int) -> list[Event]:
 
 def applied(number: int = 1, epoch: int = 9) -> Applied:
     return Applied(migration=M, wave=number, epoch=epoch)
+
+
+def way_back(joined: bool = True) -> list[Event]:
+    return [
+        RecallAnswered(migration=M, wave=1, epoch=5, joined=joined),
+        Returned(migration=M, wave=1, epoch=6),
+    ]
 
 
 def cancel() -> CancelRequested:
@@ -129,24 +137,24 @@ def test_the_next_migration_is_in_the_journal_instruction() -> None:
     before = mslb()
     instructions = before.handle(Begin(migration=M, now_ms=7))
     journal = instructions[0]
-    assert isinstance(journal, Journal)
-    assert instructions == [Journal(journal.migration, 1, "mslb:1"), Publish()]
+    assert isinstance(journal, JournalStep)
+    assert instructions == [JournalStep(journal.migration, 1, "mslb:1")]
     assert (before.state, journal.migration.state) == (State.NEW, State.CHOOSING)
     assert journal.migration.story[0].render() == "7 step 1 ComputePartitionsToMove -> choosing"
 
 
-def test_told_again_nothing_happens() -> None:
+def test_a_duplicate_changes_nothing() -> None:
     events = [*asked(), *wave()]
     migration = mslb()
-    told: list[Event] = []
+    handled: list[Event] = []
     for event in events:
         migration = after(migration, event)
-        told += [event] if not isinstance(event, Begin | WaveAllowed) else []
+        handled += [event] if not isinstance(event, Begin | WaveAllowed) else []
         if migration.state != State.DEACTIVATED and migration.state != State.RECEIVED:
-            assert [migration.handle(again) for again in told] == [[]] * len(told)
+            assert [migration.handle(again) for again in handled] == [[]] * len(handled)
 
 
-def test_told_too_early_nothing_happens() -> None:
+def test_a_premature_event_changes_nothing() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     received = Received(migration=M, wave=1, epoch=3, rows=5, digest="d")
     assert migration.handle(received) == []
@@ -178,14 +186,14 @@ def test_waves_follow_each_other_and_share_an_epoch() -> None:
     both = compose(opened, [migration], 1)
     assert both is not None
     assert both.owners == (1, 0)
-    assert [(move.id, move.epoch, move.groups) for move in moves_of(both)] == [("m1.w2", both.number, (1,))]
+    assert [(move.id, move.epoch, move.groups) for move in both.moves] == [("m1.w2", both.number, (1,))]
     migration = after(migration, applied(1), *wave(2, 1)[1:], applied(2))
     assert (migration.outcome, migration.moved_groups) == ("committed", (0, 1))
 
 
 def test_ptlb_has_one_wave() -> None:
     migration = after(ptlb(0, 1), *asked(0, 1))
-    with pytest.raises(ProtocolError, match="splits PTLB"):
+    with pytest.raises(ProtocolError, match="splits ptlb into waves"):
         migration.handle(WaveAllowed(migration=M, groups=(0,)))
 
 
@@ -193,13 +201,20 @@ def test_cancel_brings_back_and_drops_later_waves() -> None:
     migration = after(mslb(0, 1), *asked(0, 1), *wave(1, 0)[:4], cancel())
     assert (migration.state, migration.remaining) == (State.RETURNING, ())
     assert migration.handle(cancel()) == []
-    migration = after(migration, Returned(migration=M, wave=1, epoch=5), applied())
+    migration = after(migration, *way_back(), applied())
     assert (migration.outcome, migration.problem) == ("rolled-back", "cancelled by ops: too slow")
+
+
+@pytest.mark.parametrize("migration", [mslb(), ptlb()], ids=["mslb", "ptlb"])
+def test_cancel_before_the_beginning_ends_it(migration: Migration) -> None:
+    cancelled = after(migration, cancel())
+    assert (cancelled.outcome, cancelled.state) == ("rolled-back", State.ROLLED_BACK)
+    assert cancelled.problem == "cancelled by ops: too slow"
 
 
 def test_cancel_after_the_point_of_no_return_is_refused() -> None:
     migration = after(mslb(), *asked(), *wave())
-    assert migration.handle(cancel()) == [Tell("refused", "m1 cannot be cancelled any more: it is reactivating")]
+    assert migration.handle(cancel()) == [Tell("refused", "m1 cannot be cancelled any more: it is reactivating", M)]
 
 
 def test_cancel_between_waves_keeps_what_has_moved() -> None:
@@ -227,28 +242,46 @@ def test_packages_that_differ_are_settled_by_the_digest_in_the_epoch() -> None:
     migration = after(opening, *wave()[1:4], holding)
     settled = compose(opened, [migration], 1)
     assert settled is not None
-    assert [(move.digest, move.epoch) for move in moves_of(settled)] == [("d", opened.number)]
+    assert [(move.digest, move.epoch) for move in settled.moves] == [("d", opened.number)]
     too_long = HeldTooLong(migration=M, wave=1, epoch=3, problem="two packages")
     assert after(migration, too_long).state == State.RETURNING
 
 
-def test_a_way_back_that_is_stuck_raises_an_alarm() -> None:
-    migration = after(mslb(), *asked(), *wave()[:4], cancel())
-    stuck = HeldTooLong(migration=M, wave=1, epoch=4, problem="no package")
-    assert migration.handle(stuck) == [Tell("alarm", "m1, wave 1: rows still wait: no package")]
+def test_a_store_that_does_not_work_is_refused_before_anything_is_opened() -> None:
+    choosing = after(mslb(), Begin(migration=M))
+    instructions = choosing.handle(StoreRefused(migration=M, epoch=2, problem="read-only file system"))
+    (refused,) = journaled(instructions)
+    assert (refused.outcome, refused.problem, refused.waves) == ("rolled-back", "read-only file system", ())
+    assert instructions[1:] == [
+        Tell("refused", "m1 is refused: read-only file system", M),
+        Tell("finished", "m1 rolled-back: read-only file system", M),
+    ]
 
 
-def test_the_way_back_stands_after_the_way_there() -> None:
-    first = first_epoch("q", "i", (0,))
-    opened = compose(first, [after(mslb(), *asked(), wave()[0])], 1)
+@pytest.mark.parametrize(("joined", "way"), [(True, Way.JOINED), (False, Way.HELD)])
+def test_the_way_back_is_said_one_step_at_a_time(joined: bool, way: Way) -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    returning = after(mslb(), *asked(), *wave()[:4], cancel())
+    restoring = after(returning, way_back(joined)[0])
+    clearing = after(restoring, way_back(joined)[1])
+    epoch = first_epoch("q", "i", (0,))
+    ways = []
+    for migration in (opening, returning, restoring, clearing):
+        following = compose(epoch, [migration], 1)
+        assert following is not None
+        assert compose(following, [migration], 1) is None
+        ways.append([(move.id, move.way) for move in following.moves])
+        epoch = following
+    name = "m1.w1"
+    assert ways == [[(name, Way.THERE)], [(name, Way.RECALLED)], [(name, way)], []]
+    assert epoch.owners == (0,)
+
+
+def test_a_wave_is_recalled_only_once_it_was_open() -> None:
+    cancelled = after(mslb(), *asked(), wave()[0], cancel())
+    opened = compose(first_epoch("q", "i", (0,)), [cancelled], 1)
     assert opened is not None
-    back = compose(opened, [after(mslb(), *asked(), *wave()[:4], cancel())], 1)
-    assert back is not None
-    there, undo = moves_of(back)
-    assert (there.id, there.epoch) == ("m1.w1", opened.number)
-    assert (undo.id, undo.undoes, undo.sender, undo.receiver) == ("m1.w1.undo", "m1.w1", 1, 0)
-    assert undo.epoch == back.number
-    assert back.owners == (0,)
+    assert [move.way for move in opened.moves] == [Way.THERE]
 
 
 def test_composing_the_same_again_changes_nothing() -> None:
@@ -264,13 +297,13 @@ def test_a_question_leaves_out_what_others_move() -> None:
     second = after(second, Begin(migration="m2"))
     epoch = compose(first_epoch("q", "i", (0, 0, 0, 0)), [first, second], 1)
     assert epoch is not None
-    assert [(command.migration, command.excluded) for command in commands_of(epoch)] == [("m2", (0, 3))]
+    assert [(command.migration, command.excluded) for command in epoch.questions] == [("m2", (0, 3))]
 
 
 def test_one_group_in_two_moves_is_never_published() -> None:
     first = after(mslb(0), *asked(0), wave()[0])
     second = replace(first, id="m2")
-    with pytest.raises(NotComposable, match=r"group 0 is in m1\.w1 and in m2\.w1"):
+    with pytest.raises(NotComposable, match=r"m2\.w1 takes groups that m1\.w1 moves"):
         compose(first_epoch("q", "i", (0,)), [first, second], 1)
 
 
@@ -310,8 +343,8 @@ def epochs_of(*migrations: Migration) -> Epoch:
     return epoch
 
 
-def journaled(instructions: list[Journal | Publish | Tell]) -> list[Migration]:
-    return [each.migration for each in instructions if isinstance(each, Journal)]
+def journaled(instructions: list[JournalStep | Tell]) -> list[Migration]:
+    return [each.migration for each in instructions if isinstance(each, JournalStep)]
 
 
 def test_reconcile_says_nothing_where_nothing_is_off() -> None:
@@ -350,3 +383,17 @@ def test_open_moves_without_a_journal_are_adopted() -> None:
     back = after(mslb(), *asked(), *wave()[:4], cancel())
     (returning,) = journaled(adopt(epochs_of(opening, back), [], 5))
     assert returning.state == State.RETURNING
+    answered = after(back, way_back(joined=False)[0])
+    (restoring,) = journaled(adopt(epochs_of(opening, back, answered), [], 5))
+    assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.HELD)
+
+
+def test_a_journal_behind_a_recall_catches_up() -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    back = after(mslb(), *asked(), *wave()[:4], cancel())
+    answered = after(back, way_back()[0])
+    (recalled,) = journaled(reconcile([opening], epochs_of(opening, back), 0))
+    assert recalled.state == State.RETURNING
+    for behind in (opening, back):
+        (restoring,) = journaled(reconcile([behind], epochs_of(opening, back, answered), 0))
+        assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.JOINED)

@@ -1,14 +1,12 @@
-"""From committed batches to events, and the audit of what they tell."""
+"""From committed batches to events."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from balancing.audit import Audit, parse_audit
 from balancing.committed import CommittedBatch
 from balancing.pacing import MARGIN, budget, next_wave
 from balancing.protocols import (
@@ -24,21 +22,24 @@ from balancing.protocols import (
     PackageReady,
     PartitionsToMove,
     Proceed,
+    RecallAnswered,
     Received,
     Request,
     Returned,
     State,
+    StoreRefused,
     Wave,
     observe,
 )
 from trimtab.epochs import Epoch, first_epoch
-from trimtab.moves import ComputePartitionsToMove, Move, MoveReport
-from trimtab.reports import WorkerReport
+from trimtab.moves import Answer, ComputePartitionsToMove, Kind, Move, RoleState, Side, Way
+from trimtab.reports import MoveReport, WorkerReport
 
 M = "m1"
-THERE = Move(id="m1.w1", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=3)
-UNDO = Move(id="m1.w1.undo", kind="transfer", groups=(0,), sender=1, receiver=0, epoch=4, undoes="m1.w1")
-BOTH = Move(id="m1.w1", kind="duplicate", groups=(0,), sender=0, receiver=1, epoch=3)
+THERE = Move(id="m1.w1", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=3)
+RECALLED = replace(THERE, way=Way.RECALLED)
+BACK = replace(THERE, way=Way.HELD)
+BOTH = Move(id="m1.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=3)
 
 
 def migration(state: State, **changes: Any) -> Migration:
@@ -63,11 +64,11 @@ def asking(**request: Any) -> Migration:
 
 def epoch(*moves: Move, number: int = 3, owners: tuple[int, ...] = (0, 0), **changes: Any) -> Epoch:
     first = first_epoch("q", "i", owners)
-    return replace(first, number=number, migrations=tuple(move.to_json() for move in moves), **changes)
+    return replace(first, number=number, moves=moves, **changes)
 
 
 def question(number: int = 2) -> Epoch:
-    return epoch(number=number, commands=(ComputePartitionsToMove(migration=M, worker=0).to_json(),))
+    return epoch(number=number, questions=(ComputePartitionsToMove(migration=M, worker=0),))
 
 
 def report(worker: int, *moves: MoveReport, bound: int = 3, **changes: Any) -> WorkerReport:
@@ -86,8 +87,12 @@ def committed(bound: Epoch, *reports: WorkerReport, batch: int = 7) -> Committed
     return CommittedBatch(batch=batch, bound=bound, at_ms=1000, reports=by_worker)
 
 
-def told(move: Move, role: str, state: str, **changes: Any) -> MoveReport:
-    return MoveReport(move=move.id, role=role, state=state, **changes)  # type: ignore[arg-type]
+def told(move: Move, side: str, state: str, **changes: Any) -> MoveReport:
+    return MoveReport(move=move.id, side=Side(side), state=RoleState(state), **changes)
+
+
+def answer(*groups: int, problem: str = "") -> WorkerReport:
+    return report(0, chosen={M: Answer(groups=groups, problem=problem)})
 
 
 def at(wave: int = 1, number: int = 3, batch: int = 7) -> dict[str, Any]:
@@ -95,21 +100,18 @@ def at(wave: int = 1, number: int = 3, batch: int = 7) -> dict[str, Any]:
 
 
 def test_the_sender_names_the_groups() -> None:
-    answer = report(0, chosen={M: [1, 0]})
-    assert observe(asking(share=0.5), committed(question(), answer)) == [
+    assert observe(asking(share=0.5), committed(question(), answer(1, 0))) == [
         PartitionsToMove(**at(0, 2), groups=(0, 1)),
     ]
 
 
 def test_an_answer_to_no_question_of_this_epoch_is_none() -> None:
-    answer = report(0, chosen={M: [0]})
-    assert observe(asking(share=0.5), committed(epoch(number=2), answer)) == []
+    assert observe(asking(share=0.5), committed(epoch(number=2), answer(0))) == []
     assert observe(asking(share=0.5), committed(question())) == []
 
 
 def test_an_answer_with_groups_of_others_waits_for_the_next_question() -> None:
-    answer = report(0, chosen={M: [0]})
-    assert observe(asking(share=0.5), committed(question(), answer), taken={0}) == []
+    assert observe(asking(share=0.5), committed(question(), answer(0)), taken={0}) == []
 
 
 @pytest.mark.parametrize(
@@ -120,12 +122,12 @@ def test_an_answer_with_groups_of_others_waits_for_the_next_question() -> None:
     ],
 )
 def test_groups_asked_for_by_number_come_all_or_not_at_all(chosen: list[int], taken: set[int], problem: str) -> None:
-    found = observe(asking(groups=(0, 1)), committed(question(), report(0, chosen={M: chosen})), taken)
+    found = observe(asking(groups=(0, 1)), committed(question(), answer(*chosen)), taken)
     assert found == [NothingToMove(**at(0, 2), problem=problem)]
 
 
 def test_no_group_near_the_amount() -> None:
-    (found,) = observe(asking(share=0.5), committed(question(), report(0, chosen={M: []})))
+    (found,) = observe(asking(share=0.5), committed(question(), answer()))
     assert isinstance(found, NothingToMove)
 
 
@@ -168,11 +170,33 @@ def test_rows_wait_three_batches_and_no_longer() -> None:
     assert third == [HeldTooLong(**at(batch=9), problem="rows wait since batch 7: two packages")]
 
 
-def test_the_way_back() -> None:
-    bound = epoch(THERE, UNDO, number=4)
-    batch = committed(bound, report(0, told(UNDO, "receiver", "received")))
-    assert observe(migration(State.RETURNING), batch) == [Returned(**at(number=4))]
-    assert observe(migration(State.RECEIVED), batch) == []  # reconcile comes first
+def test_a_store_that_failed_its_trial() -> None:
+    (refused,) = observe(asking(share=0.5), committed(question(), answer(0, 1, problem="no space left")))
+    problem = "worker 0 cannot use the transfer store: no space left"
+    assert refused == StoreRefused(**at(0, 2), problem=problem)
+    ptlb = replace(asking(share=0.5), strategy="ptlb")
+    (chosen,) = observe(ptlb, committed(question(), answer(0, problem="no space left")))
+    assert isinstance(chosen, PartitionsToMove), "a protocol that ships nothing needs no store"
+
+
+@pytest.mark.parametrize(("state", "joined"), [("recalled-joined", True), ("recalled-held", False)])
+def test_the_receiver_answers_a_recall(state: str, joined: bool) -> None:
+    batch = committed(epoch(RECALLED, number=4), report(1, told(RECALLED, "receiver", state)))
+    assert observe(migration(State.RETURNING), batch) == [RecallAnswered(**at(number=4), joined=joined)]
+
+
+@pytest.mark.parametrize("state", ["holding", "received", "active"])
+def test_an_answer_from_before_the_recall_is_none(state: str) -> None:
+    """What the receiver does may still change in the batch that recalls it first."""
+    batch = committed(epoch(RECALLED, number=4), report(1, told(RECALLED, "receiver", state)))
+    assert observe(migration(State.RETURNING), batch) == []
+
+
+def test_the_sender_has_its_groups_back() -> None:
+    restored = committed(epoch(BACK, number=5), report(0, told(BACK, "sender", "restored")))
+    frozen = committed(epoch(BACK, number=5), report(0, told(BACK, "sender", "exported")))
+    assert observe(migration(State.RESTORING, way=Way.HELD), restored) == [Returned(**at(number=5))]
+    assert observe(migration(State.RESTORING, way=Way.HELD), frozen) == []
 
 
 def test_duplicates() -> None:
@@ -190,8 +214,8 @@ def test_duplicates() -> None:
     [
         (State.REACTIVATING, 1, 4, [Applied(**at(number=4))]),
         (State.REACTIVATING, 0, 4, []),
-        (State.RESTORING, 0, 4, [Applied(**at(number=4))]),
-        (State.RESTORING, 0, 2, []),
+        (State.CLEARING, 0, 4, [Applied(**at(number=4))]),
+        (State.CLEARING, 0, 2, []),
         (State.RECEIVED, 1, 4, []),
     ],
 )
@@ -222,105 +246,3 @@ def test_budget() -> None:
     assert budget(median_batch_ms=1000, ns_per_byte=10) == int(500e6 / 10 * MARGIN)
     assert budget(median_batch_ms=1000, ns_per_byte=0) is None
     assert budget(median_batch_ms=0, ns_per_byte=10) is None
-
-
-def rows(worker: int, move: Move, role: str, state: str, arrived: int, seen: int = 0, **changes: Any) -> WorkerReport:
-    counted = told(move, role, state, arrived={"0": arrived}, **changes)
-    return report(worker, counted, seen_rows={"0": seen} if seen else {})
-
-
-def test_audit_of_a_clean_transfer() -> None:
-    audit = Audit()
-    audit = audit.add(
-        M,
-        committed(
-            epoch(THERE),
-            rows(0, THERE, "sender", "exported", 4, 4, rows=9, digest="d"),
-            rows(1, THERE, "receiver", "active", 0),
-        ),
-    )
-    second = committed(
-        epoch(THERE),
-        rows(0, THERE, "sender", "exported", 0, 6, rows=9, digest="d"),
-        rows(1, THERE, "receiver", "received", 6, rows=9, digest="d"),
-        batch=8,
-    )
-    audit = audit.add(M, second)
-    assert audit.add(M, second) == audit
-    verdict = audit.verdict()
-    assert verdict.clean
-    assert (verdict.checked_rows, verdict.checked_batches, verdict.unchecked_batches) == (10, 2, 0)
-    assert parse_audit(json.loads(json.dumps(audit.to_json()))) == audit
-
-
-def test_audit_finds_rows_that_did_not_arrive() -> None:
-    lost = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4), rows(1, THERE, "receiver", "active", 0))
-    twice = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 4))
-    assert (Audit().add(M, lost).verdict().lost, Audit().add(M, twice).verdict().doubled) == (1, 4)
-    assert not Audit().add(M, lost).verdict().clean
-
-
-def test_audit_finds_a_package_that_changed() -> None:
-    batch = committed(
-        epoch(THERE),
-        rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"),
-        rows(1, THERE, "receiver", "received", 0, rows=9, digest="e"),
-    )
-    assert "packed 9 rows (d), took in 9 (e)" in Audit().add(M, batch).verdict().problems[0]
-
-
-def test_audit_of_duplicates() -> None:
-    clean = committed(
-        epoch(BOTH),
-        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
-        rows(1, BOTH, "receiver", "active", 4, results={"0": 3}),
-    )
-    assert Audit().add(M, clean).verdict().clean
-    wrong = committed(
-        epoch(BOTH),
-        rows(0, BOTH, "sender", "old-remains", 4, 4, suppressed={"0": 3}),
-        rows(1, BOTH, "receiver", "active", 4, results={"0": 2}),
-    )
-    verdict = Audit().add(M, wrong).verdict()
-    assert (verdict.lost, verdict.doubled) == (1, 0)
-
-
-def test_audit_of_rows_that_wait() -> None:
-    def batch(number: int, arrived: int, held: int) -> CommittedBatch:
-        waiting = rows(1, THERE, "receiver", "holding", arrived, arrived, held_rows=held)
-        return committed(
-            epoch(THERE), rows(0, THERE, "sender", "exported", 0, rows=9, digest="d"), waiting, batch=number
-        )
-
-    audit = Audit().add(M, batch(7, 4, 4)).add(M, batch(8, 2, 5))  # one of the two was late
-    assert audit.verdict().clean
-    assert (audit.add(M, batch(9, 1, 4)).lost, audit.add(M, batch(9, 1, 8)).doubled) == (1, 2)
-
-
-def test_audit_guesses_nothing() -> None:
-    """A batch without all reports is unchecked; one without moves of the migration is none of its business."""
-    alone = committed(epoch(THERE), rows(0, THERE, "sender", "active", 3, 4))
-    verdict = Audit().add(M, alone).verdict()
-    assert (verdict.checked_batches, verdict.unchecked_batches) == (0, 1)
-    assert not verdict.clean, "nobody looked"
-    assert Audit().add("other", alone).verdict() == Audit().verdict()
-    two = committed(epoch(THERE), rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
-    assert Audit().add(M, two, workers=3).verdict().unchecked_batches == 1
-
-
-def test_audit_counts_batches_that_nobody_saw() -> None:
-    """Between two that were seen, or between a migration's beginning and its first: unless no move was open there."""
-
-    def batch(number: int, *moves: Move) -> CommittedBatch:
-        reports = (rows(0, THERE, "sender", "active", 4, 4), rows(1, THERE, "receiver", "active", 0))
-        return committed(epoch(*moves), *reports, batch=number)
-
-    begun = Audit(newest_batch=4)
-    idle = begun.add(M, batch(7))
-    assert idle.verdict() == Audit().verdict()
-    assert idle.add(M, batch(8, THERE)).verdict().unchecked_batches == 0
-    assert begun.add(M, batch(7, THERE)).verdict().unchecked_batches == 2
-    seen = begun.add(M, batch(5, THERE))
-    assert seen.add(M, batch(9, THERE)).verdict().unchecked_batches == 3
-    closed = seen.add(M, batch(9)).verdict()
-    assert (closed.checked_batches, closed.unchecked_batches, closed.clean) == (1, 3, True)

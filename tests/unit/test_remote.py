@@ -28,7 +28,7 @@ from trimtab.errors import InvalidInput
 pytestmark = pytest.mark.redis
 
 
-class Running:
+class RunningQuery:
     """A query whose batches go on by themselves, so that commands that wait come to their end."""
 
     def __init__(self, plane: DataPlane) -> None:
@@ -57,7 +57,7 @@ def served() -> Iterator[Served]:
             plane.step()
         measured(server.url)
         with Served(server.url, manager=True) as running:
-            query = Running(plane)
+            query = RunningQuery(plane)
             yield running
             query.stop()
             assert plane.verdict() == (0, 0)
@@ -72,8 +72,8 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def typed(text: str, *more: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = main([*text.split(), *more])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return typed
 
@@ -168,15 +168,15 @@ def test_auto_and_rules(run: Type) -> None:
     [
         ("workers --query nobody", "query = 'nobody': is not known. There are: orders."),
         ("rebalance --query orders --from 0 --to 0 --groups 0", "to = 0: is the sender itself"),
-        ("rebalance --query orders --from 0 --to 9 --groups 0", "to = 9: is no worker of this query. Use a number"),
+        ("rebalance --query orders --from 0 --to 9 --groups 0", "to = 9: is not a worker of this query. Use a number"),
         ("rebalance --query orders --from 0 --to 1 --amount 250%", "amount = '250%': is out of range."),
-        ("rebalance --query orders --strategy magic", "strategy = 'magic': It is not known. Choose one of"),
+        ("rebalance --query orders --strategy magic", "strategy = 'magic': is not known. Choose one of"),
         (
             "rebalance --query orders --from 0 --to 1 --groups 0 --max-pause soon",
-            "max_pause = 'soon': is no duration up to an hour.",
+            "max_pause = 'soon': is not a duration of up to an hour.",
         ),
         ("rebalance --query orders --expected-epoch 9999", "expected_epoch = 9999: is not the query's epoch"),
-        ("drain --query orders --worker 7", "worker = 7: is no worker of this query. Use a number from 0 to 2."),
+        ("drain --query orders --worker 7", "worker = 7: is not a worker of this query. Use a number from 0 to 2."),
         ("cancel m-0", "MIGRATION = 'm-0': is not known."),
         ("cancel m-0 --query orders", "MIGRATION = 'm-0': is not known."),
     ],
@@ -193,7 +193,7 @@ def test_keys(run: Type, served: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     assert code == 0
     key = out.strip()
     assert key.startswith("trimtab_") and "\n" not in key
-    assert key not in err and "shown this once" in err
+    assert key not in err and "shown only once" in err
     monkeypatch.setenv("TRIMTAB_KEY", key)
     assert run("workers")[0] == 0
     code, _, err = run("auto on --query orders")
@@ -204,14 +204,14 @@ def test_keys(run: Type, served: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     code, out, _ = run("keys revoke watcher")
     assert code == 0 and "revoked" in out
     code, _, err = run("keys revoke watcher")
-    assert code == 2 and "is no key" in err
+    assert code == 2 and "is not a key" in err
     assert run("keys create --scope root --name x")[0] == 2
     monkeypatch.setenv("TRIMTAB_KEY", "trimtab_nonsense")
     code, _, err = run("workers")
     assert code == 2 and "trimtab keys create" in err and "nonsense" not in err
     monkeypatch.delenv("TRIMTAB_KEY")
     code, _, err = run("workers")
-    assert code == 2 and "No key was given" in err
+    assert code == 2 and "The request has no key" in err
     code, _, err = run("keys list --redis redis://:secret@127.0.0.1:1/0")
     assert code == 2 and "does not answer" in err and "secret" not in err
 
@@ -227,30 +227,30 @@ def test_a_server_that_is_not_there(run: Type) -> None:
 def test_the_first_events_are_seen_at_once_in_a_pipe(run: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe's buffer would hold them back until the next event comes."""
     pipe = io.BytesIO()
-    seen: list[bytes] = []
-    monkeypatch.setattr(reading, "_follow", lambda *given: seen.append(pipe.getvalue()))
+    at_once: list[bytes] = []
+    monkeypatch.setattr(reading, "_follow", lambda *arguments: at_once.append(pipe.getvalue()))
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdout", io.TextIOWrapper(pipe))
         main(["events", "--follow"])
-    assert seen[0].endswith(b"\n")
+    assert at_once[0].endswith(b"\n")
 
 
 def test_events_are_followed(served: Served, run: Type, capsys: pytest.CaptureFixture[str]) -> None:
     """In a thread of its own, as Ctrl-C in another terminal would end it; here the test's end does."""
     thread = threading.Thread(target=main, args=(["events", "--follow", "--json"],), daemon=True)
     thread.start()
-    told = ""
+    output = ""
     deadline = time.monotonic() + 10
-    asked = Client(served.url, served.key("operate"))
-    while '"kind": "rebalance"' not in told:
+    client = Client(served.url, served.key("operate"))
+    while '"kind": "rebalance"' not in output:
         assert time.monotonic() < deadline
-        told += capsys.readouterr().out
-        owners = [each["owner"] for each in asked.get("/v1/queries/orders/partitions")["partitions"]]
+        output += capsys.readouterr().out
+        owners = [each["owner"] for each in client.get("/v1/queries/orders/partitions")["partitions"]]
         body = {"from": owners[0], "to": (owners[0] + 1) % 3, "groups": [0]}
         with contextlib.suppress(Refusal):  # it is under way from the last turn
-            asked.post("/v1/queries/orders/rebalances", body)
-    asked.close()
-    events = [json.loads(line) for line in told.splitlines()]
+            client.post("/v1/queries/orders/rebalances", body)
+    client.close()
+    events = [json.loads(line) for line in output.splitlines()]
     assert all(each["query"] == "orders" for each in events)
 
 
@@ -261,23 +261,23 @@ def answering(handler: Callable[[httpx.Request], httpx.Response]) -> Client:
 def test_a_server_that_is_not_ours() -> None:
     """Such as a login page of a proxy's."""
     client = answering(lambda request: httpx.Response(200, text="<html>hello"))
-    with pytest.raises(RemoteFailure, match="not Trimtab's"):
+    with pytest.raises(RemoteFailure, match="does not answer like a Trimtab server"):
         client.get("/v1/queries")
-    with pytest.raises(RemoteFailure, match="not Trimtab's"):
+    with pytest.raises(RemoteFailure, match="does not answer like a Trimtab server"):
         list(client.events("orders", None))
 
 
 def test_a_server_that_is_restarted_while_a_rebalance_is_followed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = 0
+    requests = 0
 
     def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal asked
-        asked += 1
-        if asked in (2, 3):
+        nonlocal requests
+        requests += 1
+        if requests in (2, 3):
             raise httpx.ConnectError("refused")
-        return httpx.Response(200, json={"open": asked < 5, "migrations": []})
+        return httpx.Response(200, json={"open": requests < 5, "migrations": []})
 
     assert follow(answering(answer), "orders", "r-1", sleep=lambda seconds: None)["open"] is False
     assert capsys.readouterr().out.count("the server does not answer") == 1
@@ -286,7 +286,7 @@ def test_a_server_that_is_restarted_while_a_rebalance_is_followed(
         raise httpx.ConnectError("refused")
 
     monkeypatch.setattr("commands.remote.follow.AWAY_S", 0.0)
-    with pytest.raises(RemoteFailure, match="r-1 goes on without it"):
+    with pytest.raises(RemoteFailure, match="r-1 continues without it"):
         follow(answering(away), "orders", "r-1", sleep=lambda seconds: None)
 
 
@@ -315,8 +315,8 @@ def test_every_line_of_a_long_story_is_told_once(capsys: pytest.CaptureFixture[s
         ]
         kept = story[:20] + story[max(20, length - 280) :]
         lines.show({"id": "m", "steps": 8, "story": kept})
-    told = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("m: ")]
-    assert told == [f"s{at}" for at in range(498)]
+    names = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("m: ")]
+    assert names == [f"s{at}" for at in range(498)]
 
 
 def test_bars_on_a_terminal() -> None:
@@ -325,6 +325,7 @@ def test_bars_on_a_terminal() -> None:
     migration: dict[str, Any] = {
         "id": "m-1", "strategy": "ptlb", "from": 0, "to": 1, "groups": [], "amount": 0.25, "moved": [], "outcome": None,
         "waves": [], "eta_s": None, "message": None, "step": 0, "steps": 5, "progress": 0.0, "state": "new",
+        "waits_for_event_time": False,
     }  # fmt: skip
     with bars:
         bars.show(migration)
@@ -343,8 +344,8 @@ def test_groups_as_typed() -> None:
 
 def test_a_key_does_not_leave_in_the_open_unnoticed(capsys: pytest.CaptureFixture[str]) -> None:
     Client("http://example.org", "trimtab_x").close()
-    told = capsys.readouterr().err
-    assert "unencrypted" in told and "trimtab_x" not in told
+    errors = capsys.readouterr().err
+    assert "without encryption" in errors and "trimtab_x" not in errors
     with pytest.raises(InvalidInput) as caught:
         Client("http://127.0.0.1", "bad\nkey")
     assert "bad" not in str(caught.value)
@@ -357,18 +358,18 @@ def test_words() -> None:
     assert event_line({"at_ms": 0, "kind": "step", "text": "x"}, "orders").endswith(" orders step: x")
     waiting: dict[str, Any] = {
         "outcome": None, "moved": [1], "groups": [1, 2, 3], "waves": [{}, {}], "eta_s": 4.2, "message": "Received",
-        "step": 7, "steps": 8, "state": "receiving",
+        "step": 7, "steps": 8, "state": "receiving", "waits_for_event_time": False,
     }  # fmt: skip
-    assert step_words(waiting) == "step 7/8 Received, 1 of 3 groups there, about 4 s to go"
-    held_up = {**waiting, "state": "duplicating", "eta_s": None}
-    assert step_words(held_up) == "step 7/8 Received, 1 of 3 groups there, waits for event time"
+    assert step_words(waiting) == "step 7/8 Received, 1 of 3 groups moved, about 4 s left"
+    held_up = {**waiting, "waits_for_event_time": True, "eta_s": None}
+    assert step_words(held_up) == "step 7/8 Received, 1 of 3 groups moved, waits for event time to advance"
     audit = {"lost": 0, "doubled": 0, "unchecked_batches": 0, "clean": True}
     assert audit_words(audit) == "lost 0, doubled 0"
     assert audit_words({**audit, "unchecked_batches": 3}) == "lost 0, doubled 0, 3 batches unchecked"
     auto = {"query": "orders", "enabled": True, "start_ratio": 1.2}
     assert auto_lines({**auto, "last_decision": None})[1:] == ["  start_ratio 1.2"]
     decided = auto_lines({**auto, "last_decision": {"at_ms": 0, "act": False, "why": "It is level."}})
-    assert decided[1] == "  start_ratio 1.2" and decided[2].endswith("left it: It is level.")
+    assert decided[1] == "  start_ratio 1.2" and decided[2].endswith("did nothing: It is level.")
     refused = {"id": "r-1", "state": "refused", "refusal": {"problem": "is stale", "remedy": "Ask again."}}
     assert summary(refused) == "r-1 refused: is stale. Ask again."
     nothing = {"moves": [], "findings": [{"text": "Group 3 is too hot."}], "forecast": {}}

@@ -84,6 +84,12 @@ def test_the_example_is_good() -> None:
     assert load_job(example, {}).join_query().stream_names == ("A", "B", "C")
 
 
+def test_owners_by_share_and_by_list(tmp_path: Path) -> None:
+    text = GOOD.replace("workers: 2", "workers: 3\n  owners: {0: '${SHARE}', '2': [15]}")
+    query = _load(tmp_path, text, {"SHARE": "50%"}).join_query()
+    assert query.first_owners == (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "field", "words"),
     [
@@ -93,13 +99,16 @@ def test_the_example_is_good() -> None:
         ("workers: 2", "workers: two", "query.workers", "Write a whole number"),
         ("workers: 2", "workers:", "query.workers", "leave the line out"),
         ("where: [A.price < B.price]", "where:", "query.where", "leave the line out"),
-        ("checkpoint: checkpoint", "checkpoint: ''", "checkpoint", "is no directory"),
-        ("  streams:\n", "  plan: {7: mjoin}\n  streams:\n", "query.plan", "is no worker"),
+        ("checkpoint: checkpoint", "checkpoint: ''", "checkpoint", "is not a directory"),
+        ("  streams:\n", "  plan: {7: mjoin}\n  streams:\n", "query.plan", "is not a worker"),
+        ("  streams:\n", "  owners: {7: 50%}\n  streams:\n", "query.owners", "is not a worker of this query"),
+        ("  streams:\n", "  owners: {0: half}\n  streams:\n", "query.owners[0]", "is not a share"),
+        ("  streams:\n", "  owners: 50%\n  streams:\n", "query.owners", "name: value"),
         ("  workers: 2", "  wokers: 2", "query.wokers", "Did you mean 'workers'?"),
         ("  name: orders\n", "", "query.name", "is missing"),
-        ("    A:\n", "    1x:\n", "query.streams.1x", "no name for a stream"),
+        ("    A:\n", "    1x:\n", "query.streams.1x", "is not a name for a stream"),
         ("    A:\n", "    on:\n", "query.streams.True", "quotes"),
-        ("    B: {", "    A: {", "query.streams.A", "is there twice"),
+        ("    B: {", "    A: {", "query.streams.A", "appears twice"),
         ("    B: {", "    a: {", "query.streams[1].name", "is there twice"),
         (
             "time: at, source: {format: json",
@@ -117,7 +126,7 @@ def test_the_example_is_good() -> None:
             "watermark",
             "negative",
         ),
-        ("redis: redis://localhost:6379/0", "redis: ${NOT_THERE}", "redis", "NOT_THERE is not set"),
+        ("redis: redis://localhost:6379/0", "redis: ${NOT_THERE}", "redis", "NOT_THERE, which is not set"),
         ("  streams:\n", "  plan: ((A\n  streams:\n", "query.plan", "plan"),
     ],
 )
@@ -138,8 +147,8 @@ def test_one_stream_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("query: [", "line 1"),
-        ("- a list", "no mapping at its top"),
-        ("", "no mapping at its top"),
+        ("- a list", "is not a mapping"),
+        ("", "is not a mapping"),
         ("query: !!python/object/apply:os.getcwd []", "is not YAML"),
     ],
 )

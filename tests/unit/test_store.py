@@ -12,9 +12,9 @@ from split_union.definition import check_name_is_free
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
-from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.moves import Move
-from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report
+from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
+from trimtab.moves import Kind, Move
+from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report, winners
 from trimtab.store import Store, redacted, successor
 
 
@@ -26,7 +26,9 @@ def store(server: EmbeddedRedis) -> Store:
 
 
 FIRST = first_epoch("orders", "abc", (0, 1, 0, 1))
-SECOND = FIRST.successor((0, 1, 1, 1))
+MOVE = Move(id="m.w1", kind=Kind.TRANSFER, groups=(2,), sender=0, receiver=1, epoch=2)
+SECOND = FIRST.successor(FIRST.owners, moves=(MOVE,))
+THIRD = SECOND.successor((0, 1, 1, 1))
 REPORT = WorkerReport(
     query="orders", batch=7, epoch=1, worker=0, attempt=3, executor="1", process=42, at_ms=1, rows={"A": 5},
     late_rows={}, bad_rows={"A": 1}, results=2, state_rows=9,
@@ -38,11 +40,13 @@ REPORT = WorkerReport(
 def test_what_is_published_can_be_read(store: Store) -> None:
     store.publish(FIRST)
     store.publish(SECOND)
-    assert store.current_number("orders") == 2
+    store.publish(THIRD)
+    assert store.current_number("orders") == 3
     assert store.epoch("orders", 2) == SECOND
     assert store.client.hgetall(redis_keys.mapping("orders")) == {"0": "0", "1": "1", "2": "1", "3": "1"}
     assert successor(store, "orders", FIRST, 2) == SECOND
-    assert successor(store, "orders", SECOND, 2) is None
+    assert successor(store, "orders", SECOND, 2) == THIRD
+    assert successor(store, "orders", THIRD, 2) is None
 
 
 def test_publishing_twice_is_the_same_as_once(store: Store) -> None:
@@ -64,10 +68,12 @@ def test_an_epoch_is_immutable_and_numbers_have_no_gaps(store: Store) -> None:
 def test_only_a_true_successor_follows(store: Store) -> None:
     store.publish(FIRST)
     store.publish(replace(SECOND, predecessor="somebody else's"))
-    assert successor(store, "orders", FIRST, 2) is None
+    with pytest.raises(CorruptState, match="does not follow"):
+        successor(store, "orders", FIRST, 2)
     store.restore(FIRST)
     store.publish(replace(SECOND, owners=(0,)))
-    assert successor(store, "orders", FIRST, 2) is None
+    with pytest.raises(CorruptState, match="1 groups instead of 4"):
+        successor(store, "orders", FIRST, 2)
 
 
 @pytest.mark.parametrize(
@@ -75,24 +81,29 @@ def test_only_a_true_successor_follows(store: Store) -> None:
     [
         {"owners": (0, 1, 2, 1)},
         {"owners": (0, 1, -1, 1)},
+        {"owners": (1, 1, 0, 1)},
         {"fence": -1},
-        {"migrations": ({"id": "../../etc"},)},
-        {"migrations": (Move(id="m", kind="transfer", groups=(4,), sender=0, receiver=1, epoch=2).to_json(),)},
-        {"migrations": (Move(id="m", kind="transfer", groups=(0,), sender=0, receiver=2, epoch=2).to_json(),)},
-        {"migrations": (Move(id="a/b", kind="transfer", groups=(0,), sender=0, receiver=1, epoch=2).to_json(),)},
-        {"commands": ({"migration": "m", "worker": 0, "groups": [], "excluded": [], "drop": "table"},)},
+        {"moves": (replace(MOVE, groups=(4,)),)},
+        {"moves": (replace(MOVE, receiver=2),)},
+        {"moves": (replace(MOVE, id="a/b"),)},
+        {"moves": (replace(MOVE, id="../../etc"),)},
+        {"moves": (MOVE, replace(MOVE, id="n.w1"))},
     ],
 )
 def test_an_epoch_that_cannot_be_run_is_never_bound(store: Store, changes: dict[str, Any]) -> None:
+    """A group that changes hands without a move is among them."""
     store.publish(FIRST)
     store.client.set(redis_keys.epoch("orders", 2), replace(SECOND, **changes).to_text())
-    assert successor(store, "orders", FIRST, 2) is None
+    with pytest.raises(CorruptState):
+        successor(store, "orders", FIRST, 2)
 
 
-def test_a_corrupt_successor_is_left_alone(store: Store) -> None:
+@pytest.mark.parametrize("text", ["rubbish", '{"questions":[{"migration":"m","worker":0,"drop":"table"}]}'])
+def test_a_corrupt_successor_is_left_alone(store: Store, text: str) -> None:
     store.publish(FIRST)
-    store.client.set(redis_keys.epoch("orders", 2), "rubbish")
-    assert successor(store, "orders", FIRST, 2) is None
+    store.client.set(redis_keys.epoch("orders", 2), text)
+    with pytest.raises(CorruptState):
+        successor(store, "orders", FIRST, 2)
 
 
 def test_restoring_puts_right_what_redis_mixed_up(store: Store) -> None:
@@ -114,12 +125,29 @@ def test_reports_are_kept_by_batch_and_expire(store: Store) -> None:
 
 
 def test_a_report_of_an_attempt_that_spark_gave_up_comes_too_late(store: Store) -> None:
-    store.report(replace(REPORT, run="r1", attempt=9, results=9))
-    store.report(replace(REPORT, run="r1", attempt=4, results=4))
+    store.report(replace(REPORT, stamp="a", run="r1", attempt=9, results=9))
+    store.report(replace(REPORT, stamp="b", run="r1", attempt=4, results=4))
     assert store.reports("orders", 7)[0].results == 9
     # A restarted query counts anew, and repeats the batch.
-    store.report(replace(REPORT, run="r2", attempt=1, results=1))
+    store.report(replace(REPORT, stamp="c", run="r2", attempt=1, results=1, at_ms=2))
     assert store.reports("orders", 7)[0].results == 1
+
+
+def test_no_attempt_overwrites_the_report_of_another(store: Store) -> None:
+    """A zombie of an earlier run may speak last: the next batch says which attempt was committed."""
+    winner = replace(REPORT, stamp="winner", run="r2", at_ms=2)
+    zombie = replace(REPORT, stamp="zombie", run="r1", at_ms=9)
+    store.report(winner)
+    store.report(zombie)
+    attempts = [parse_report(text) for text in store.client.hgetall(redis_keys.report("orders", 7)).values()]
+    following = [replace(REPORT, batch=8, stamp="next", stamp_before="winner")]
+    assert winners(attempts, following) == {0: winner}
+
+
+def test_an_old_batch_never_becomes_the_newest_report(store: Store) -> None:
+    store.report(replace(REPORT, batch=9, stamp="new"))
+    store.report(replace(REPORT, batch=7, stamp="old"))
+    assert store.reports("orders")[0].batch == 9
 
 
 def test_the_name_of_a_running_query_is_taken_however_long_its_batches(store: Store) -> None:

@@ -1,7 +1,7 @@
 """Compiling a conjunct into a typed tree, where Arrow is certain to give what Spark would give.
 
 The grammar followed here is Spark's own (SqlBaseParser.g4), not sqlglot's: the two disagree, for example, on
-`a = b IS NULL`. Anything outside the subset raises NotCompiled, which is no fault of the condition: Spark
+`a = b IS NULL`. Anything outside the subset raises NotCompiled, which is not a fault of the condition: Spark
 itself then evaluates it, after the join.
 """
 

@@ -157,7 +157,7 @@ def _not_allowed(field: str, value: str, what: str) -> ConditionError:
 
 
 def _called_functions(tokens: Sequence[Token]) -> frozenset[str]:
-    """Names directly followed by a parenthesis; LIKE ANY (...) and the like are no calls."""
+    """Names directly followed by a parenthesis; LIKE ANY (...) and the like are not calls."""
     called = set()
     for index, token in enumerate(tokens[:-1]):
         if tokens[index + 1].kind is not TokenType.L_PAREN:
@@ -221,7 +221,7 @@ def _split(text: str, tokens: Sequence[Token]) -> list[str]:
     """The top-level operands of AND, through enclosing parentheses.
 
     Done on tokens so that each operand keeps its own characters. An OR beside the ANDs binds weaker than
-    they do, hence nothing can be split then; an AND that closes a BETWEEN is no operator.
+    they do, hence nothing can be split then; an AND that closes a BETWEEN is not an operator.
     """
     tokens = _without_parentheses(tokens)
     cuts: list[int] = []

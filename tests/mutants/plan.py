@@ -1,0 +1,144 @@
+"""What is mutated, what is not and why, and which tests are run against a mutant. Tables only.
+
+Paths may name what does not exist (yet): they are passed over, and `--list` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    targets: tuple[str, ...]
+    """Patterns of modules whose guards are mutated."""
+    tests: tuple[str, ...]
+    """Patterns of files with cheap tests."""
+    modules_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Pattern -> why nothing there is a guard. Likewise for functions (Class.method) and calls."""
+    functions_left_out: Mapping[str, str] = field(default_factory=dict)
+    calls_left_out: Mapping[str, str] = field(default_factory=dict)
+    tests_left_out: Mapping[str, str] = field(default_factory=dict)
+    """Pattern of test ids -> why they are not run."""
+    tests_timed: Mapping[str, str] = field(default_factory=dict)
+    """Pattern of test ids -> why a failure may come from a busy machine: it counts if it comes twice."""
+    first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pattern of modules -> files of tests that are likely to kill a mutant there, the likeliest first."""
+    preloaded: tuple[str, ...] = ()
+    """Third-party modules that are imported once, before anything is forked. Never one of ours."""
+
+
+PLAN: Final = Plan(
+    targets=(
+        "balancing/**/*.py",
+        "worker/protocol.py",
+        "worker/roles.py",
+        "worker/witness.py",
+        "split_union/routing.py",
+        "trimtab/epochs.py",
+        "trimtab/moves.py",
+        "trimtab/evidence.py",
+        "trimtab/reports.py",
+        "trimtab/store.py",
+        "manager/lease.py",
+        "manager/journal.py",
+    ),
+    modules_left_out={
+        "*/__init__.py": "re-exports",
+        "balancing/protocols/diagram.py": "draws diagrams for people",
+        "balancing/explain.py": "words for people",
+    },
+    functions_left_out={
+        "*render*": "text for people",
+        "*describe*": "text for people",
+        "*.story": "text for people",
+        "_because": "wording",
+        "*.__str__": "text for people",
+        "*.__repr__": "text for people",
+        "redacted": "wording of a message",
+        "route_naively": "the naive twin that tests compare with",
+    },
+    calls_left_out={
+        "Tell": "a message for people",
+        "self.wrong": "wording of a problem",
+        "log.*": "log lines",
+        "logger.*": "log lines",
+        "field": "how a dataclass prints and compares",
+    },
+    tests=(
+        "tests/paper/*.py",
+        "tests/scenarios/test_*.py",
+        "tests/simulation/test_*.py",
+        "tests/unit/test_balancing_*.py",
+        "tests/unit/test_audit*.py",
+        "tests/unit/test_compose*.py",
+        "tests/unit/test_epochs.py",
+        "tests/unit/test_evidence*.py",
+        "tests/unit/test_manager_*.py",
+        "tests/unit/test_moves*.py",
+        "tests/unit/test_protocols*.py",
+        "tests/unit/test_reports*.py",
+        "tests/unit/test_rout*.py",
+        "tests/unit/test_steering*.py",
+        "tests/unit/test_store.py",
+        "tests/unit/test_worker_*.py",
+        "tests/unit/test_kernels.py",
+    ),
+    tests_left_out={
+        "tests/simulation/test_exhaustive.py::test_every_guard_is_needed*": "mutants themselves",
+        "tests/simulation/test_manager_automatic.py::test_the_service_*": "6 s, and about processes",
+        "tests/unit/test_worker_moves.py::test_random_moves?[2-9]?": "4 s each; two seeds do",
+        "tests/unit/test_worker_guards.py::test_row_numbers_are_drawn_anew*": "3 s, about row numbers",
+    },
+    tests_timed={
+        "tests/simulation/test_manager_*": "managers beside each other, leases and time-outs on a real Redis",
+        "tests/unit/test_manager_store.py*": "leases that end",
+        "tests/unit/test_store.py*": "time-outs on a real Redis",
+    },
+    first={
+        "balancing/protocols/*.py": (
+            "tests/unit/test_protocols.py",
+            "tests/unit/test_protocols_observe.py",
+            "tests/paper/test_protocols.py",
+            "tests/scenarios/test_scenarios.py",
+            "tests/simulation/test_exhaustive.py",
+        ),
+        "balancing/compose.py": (
+            "tests/unit/test_protocols.py",
+            "tests/paper/test_protocols.py",
+            "tests/simulation/test_exhaustive.py",
+        ),
+        "balancing/steering.py": (
+            "tests/unit/test_steering.py",
+            "tests/scenarios/test_scenarios.py",
+            "tests/simulation/test_exhaustive.py",
+        ),
+        "balancing/audit.py": ("tests/unit/test_audit.py", "tests/unit/test_protocols_observe.py"),
+        "worker/*.py": ("tests/unit/test_worker_guards.py", "tests/unit/test_worker_moves.py"),
+        "split_union/routing.py": ("tests/unit/test_kernels.py", "tests/unit/test_worker_moves.py"),
+        "trimtab/epochs.py": ("tests/unit/test_epochs.py", "tests/unit/test_store.py"),
+        "trimtab/moves.py": ("tests/unit/test_epochs.py", "tests/unit/test_worker_guards.py"),
+        "trimtab/store.py": ("tests/unit/test_store.py",),
+        "manager/*.py": ("tests/unit/test_manager_store.py", "tests/simulation/test_manager_redis.py"),
+    },
+    preloaded=(
+        "fastapi",
+        "hypothesis.strategies",
+        "numba",
+        "numpy.typing",
+        "pandas",
+        "prometheus_client",
+        "psutil",
+        "pyarrow.compute",
+        "pyarrow.fs",
+        "pyarrow.ipc",
+        "pyarrow.pandas_compat",
+        "pydantic",
+        "pytest",
+        "redis.asyncio",
+        "rich.console",
+        "yaml",
+    ),
+)

@@ -1,0 +1,135 @@
+"""Production workers without Spark: durable state on the heap, attempts that win, lose or linger."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simulator.shape import Shape
+from trimtab.epochs import Epoch
+from trimtab.reports import WorkerReport
+from worker.arriving import SplitCounts, read_rows
+from worker.batch import BatchInput, BatchOutcome, run_batch
+from worker.durable import Record, parse_record
+from worker.payload import DurableKey
+from worker.reporting import Attempt, worker_report
+from worker.resident import Residence
+from worker.transfers import TransferStore
+
+CPU_NS_PER_TUPLE: Final = 1_000_000
+CPU_NS_FIXED: Final = 100_000
+
+
+@dataclass
+class HeapState:
+    """A state store on the heap: what Spark's does."""
+
+    frames: dict[DurableKey, tuple[str, bytes]] = field(default_factory=dict)
+    text: str | None = None
+
+    def copy(self) -> HeapState:
+        return HeapState(dict(self.frames), self.text)
+
+    def record(self) -> Record | None:
+        return None if self.text is None else parse_record(self.text)
+
+    def put_record(self, record: Record) -> None:
+        self.text = record.to_text()
+
+    def put_rows(self, key: DurableKey, stream: str, frame: bytes) -> None:
+        assert key not in self.frames, f"{key} is filed twice"
+        self.frames[key] = (stream, frame)
+
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        return self.frames[key]
+
+    def remove_rows(self, key: DurableKey) -> None:
+        del self.frames[key]
+
+    def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
+        for key in sorted(self.frames):
+            yield key, *self.frames[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What one worker is to do in one batch; several attempts may do it."""
+
+    batch: int
+    worker: int
+    epoch: Epoch
+    epoch_before: int
+    watermark_us: int
+    watermark_before_us: int
+    arriving: Mapping[str, list[Any]]
+    """Columns of what split tasks sent here."""
+    run: str
+    executor: int
+    rebuild: bool = False
+
+
+@dataclass(frozen=True)
+class Lingering:
+    """An attempt that Spark has given up, and that does not know it."""
+
+    assignment: Assignment
+    durable: HeapState
+
+
+class Workers:
+    """The workers of one query, wherever they run."""
+
+    def __init__(self, query: str, shape: Shape, directory: Path, transfers: TransferStore) -> None:
+        self.query, self.shape, self.transfers = query, shape, transfers
+        self.durable = [HeapState() for _ in range(shape.workers)]
+        """As of the last committed batch."""
+        self.executor = [worker % shape.executors for worker in range(shape.workers)]
+        self.lingering: list[Lingering] = []
+        self.last: list[BatchOutcome | None] = [None] * shape.workers
+        """Of each worker, the outcome of its newest committed batch."""
+        self._directory = directory
+        self._attempts = 0
+
+    def attempt(self, assignment: Assignment, durable: HeapState, at_ms: int) -> tuple[BatchOutcome, WorkerReport]:
+        """Run the batch on this durable state, which is changed; what the attempt would report."""
+        counts = SplitCounts()
+        batch = BatchInput(
+            batch=assignment.batch,
+            worker=assignment.worker,
+            epoch=assignment.epoch,
+            epoch_before=assignment.epoch_before,
+            watermark_us=assignment.watermark_us,
+            watermark_before_us=lambda: assignment.watermark_before_us,
+            frames=read_rows([assignment.arriving], self.shape.spec.names, counts),
+            plan=self.shape.plans[assignment.worker],
+            rebuild=assignment.rebuild,
+        )
+        residence = Residence(self._executor_directory(assignment.executor), self.query, assignment.worker)
+        outcome = run_batch(self.shape.spec, batch, durable, residence, self.transfers, self.shape.result_schema)
+        load = outcome.load
+        assert load is not None
+        self._attempts += 1
+        who = Attempt(
+            query=self.query,
+            attempt=self._attempts,
+            executor=f"executor-{assignment.executor}",
+            process=1,
+            run=assignment.run,
+            at_ms=at_ms,
+            cpu_ns=CPU_NS_FIXED + CPU_NS_PER_TUPLE * int((load.rows + load.probes + load.results).sum()),
+        )
+        return outcome, worker_report(who, batch, outcome, counts)
+
+    def kill_executor(self, executor: int) -> None:
+        """What was resident there is gone."""
+        shutil.rmtree(self._executor_directory(executor), ignore_errors=True)
+
+    def _executor_directory(self, executor: int) -> Path:
+        return self._directory / f"executor-{executor}"
+
+    def ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
+        for piece in outcome.pieces:
+            yield from zip(*(piece.column(f"{name}_id").to_pylist() for name in self.shape.names), strict=True)

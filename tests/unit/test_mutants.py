@@ -1,0 +1,289 @@
+"""The tool behind `make mutants`: what it changes, what it calls the changes, and that it sees what survives."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.mutants.cheap import within
+from tests.mutants.hook import instrumented, mutated
+from tests.mutants.plan import PLAN, Plan
+from tests.mutants.results import Kept, Verdict, read_explanations
+from tests.mutants.sites import Module, module_of, read_modules
+
+ROOT = Path(__file__).parents[2]
+NO_PLAN = Plan(targets=(), tests=())
+
+
+def _module(source: str, plan: Plan = NO_PLAN) -> Module:
+    return module_of("m.py", dedent(source), plan)
+
+
+def _mutants(source: str, plan: Plan = NO_PLAN) -> dict[str, str]:
+    """Operator and text -> source of what the mutant is, by `ast.unparse`."""
+    module = _module(source, plan)
+    texts = {}
+    for mutant in module.mutants:
+        with mutant.edit.made():
+            texts[mutant.id.split(":", 2)[2]] = ast.unparse(ast.fix_missing_locations(module.tree))
+    assert ast.unparse(module.tree) == ast.unparse(ast.parse(dedent(source)))
+    return texts
+
+
+def _in_function(body: str, plan: Plan = NO_PLAN) -> dict[str, str]:
+    """The same for statements of a function, without its first line."""
+    source = "def f(a, b, xs):\n" + "\n".join(f"    {line}" for line in dedent(body).strip().splitlines())
+    return {id_: dedent(text.partition("\n")[2]) for id_, text in _mutants(source, plan).items()}
+
+
+def test_a_guard_never_holds_or_always() -> None:
+    assert _in_function("if a:\n    return []\nreturn b") == {
+        "if-true:a": "if a or True:\n    return []\nreturn b",
+        "if-false:a": "if a and False:\n    return []\nreturn b",
+    }
+
+
+def test_a_condition_of_two_parts_loses_each() -> None:
+    """That it always holds is then implied."""
+    assert _in_function("if a and b:\n    xs.clear()") == {
+        "if-false:a and b": "if (a and b) and False:\n    xs.clear()",
+        "operand-dropped:a": "if b:\n    xs.clear()",
+        "operand-dropped:b": "if a:\n    xs.clear()",
+    }
+    assert set(_in_function("if a or b:\n    xs.clear()")) == {
+        "if-true:a or b",
+        "operand-dropped:a",
+        "operand-dropped:b",
+    }
+
+
+def test_a_part_that_binds_a_name_is_still_evaluated() -> None:
+    mutants = _in_function("return a and (c := b) > 1 and c")
+    assert mutants["operand-dropped:(c := b) > 1"] == "return a and ((c := b) > 1 or True) and c"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a < b", "a <= b"),
+        ("a >= b", "a > b"),
+        ("a == b", "a != b"),
+        ("a not in xs", "a in xs"),
+        ("a is None", "a is not None"),
+        ("not a", "a"),
+    ],
+)
+def test_comparisons_are_flipped(before: str, after: str) -> None:
+    assert _in_function(f"return {before}") == {f"flipped:{before}": f"return {after}"}
+
+
+def test_both_ends_of_a_range_are_flipped() -> None:
+    mutants = _in_function("return 1 <= a <= 9")
+    assert mutants == {"flipped:1 <= a <= 9": "return 1 < a <= 9", "flipped:1 <= a <= 9:2": "return 1 <= a < 9"}
+
+
+def test_filters_cases_and_extremes() -> None:
+    assert _in_function("return [x for x in xs if x]") == {"filter-dropped:x": "return [x for x in xs]"}
+    assert set(_in_function("return max(a, b)")) == {"swapped:max(a, b)"}
+    assert _in_function("return any(xs)") == {"swapped:any(xs)": "return all(xs)"}
+    mutants = _in_function("match a:\n    case 1 | 2:\n        return b\n    case _:\n        return xs")
+    assert set(mutants) == {"case-dropped:1 | 2", "element-dropped:1", "element-dropped:2"}
+
+
+def test_a_refusal_is_dropped_and_its_wording_is_not_touched() -> None:
+    mutants = _in_function("for x in xs:\n    raise ValueError(f'{x or a}' if b else '')")
+    assert mutants == {"exit-dropped:raise ValueError": "for x in xs:\n    pass"}
+
+
+def test_tables_lose_their_rows_and_sets_their_members() -> None:
+    table = "T = Table(rows=(Row(1, paced=True), Row(2)), refusing=frozenset({A, B}))\n"
+    mutants = _mutants(table)
+    assert mutants["element-dropped:Row(2)"] == "T = Table(rows=(Row(1, paced=True),), refusing=frozenset({A, B}))"
+    assert mutants["element-dropped:A"] == "T = Table(rows=(Row(1, paced=True), Row(2)), refusing=frozenset({B}))"
+    assert "flipped:paced=True in Row(1, paced=True)" in mutants
+    assert len(mutants) == 5
+    assert set(_mutants("W = {A: 1, B: 2}\n__all__ = ['x', 'y']\n")) == {"element-dropped:A", "element-dropped:B"}
+    assert "element-dropped:1" in _in_function("return a in (1, 2)")
+
+
+def test_guards_of_scripts() -> None:
+    source = '''
+    S = f"""
+    if redis.call('GET', KEYS[1]) ~= ARGV[1] and (x or y) then {REFUSE} end
+    if n < 3 then redis.call('DEL', KEYS[1]) end
+    """
+    '''
+    mutants = _mutants(source)
+    condition = "redis.call('GET', KEYS[1]) ~= ARGV[1] and (x or y)"
+    assert f"if ({condition}) and false then {{REFUSE}}" in mutants[f"lua-if-false:{condition}"]
+    assert "if redis.call('GET', KEYS[1]) ~= ARGV[1] then" in mutants["lua-operand-dropped:(x or y)"]
+    assert "if n <= 3 then" in mutants["lua-flipped:n < 3"]
+    assert len(mutants) == 7
+
+
+def test_what_is_left_out() -> None:
+    plan = Plan(targets=(), tests=(), functions_left_out={"*render*": "text"}, calls_left_out={"log.*": "log lines"})
+    assert not _mutants("def render_it(a):\n    return a or 1\n", plan)
+    assert not _in_function("log.info(a or b)", plan)
+    assert not _in_function("return f'{a or b}'")
+    assert not _mutants("def f(a: int | None = None) -> bool: return a\n")
+
+
+def test_ids_survive_unrelated_edits() -> None:
+    source = "class C:\n    def f(self, a):\n        if a:\n            return 1\n        return 2 if a else 3\n"
+    before = [mutant.id for mutant in _module(source).mutants]
+    assert before == [f"m.py:C.f:if-{way}:a{n}" for n in ("", ":2") for way in ("true", "false")]
+    edited = '"""Words."""\n\ndef g(b):\n    return b or 1\n\n' + source.replace("if a:", "if  a :  # why")
+    assert [mutant.id for mutant in _module(edited).mutants if ":C.f:" in mutant.id] == before
+
+
+def test_the_plan_finds_guards_and_ids_are_unique() -> None:
+    modules = read_modules(ROOT, PLAN)
+    ids = [mutant.id for module in modules for mutant in module.mutants]
+    assert len(ids) > 400
+    assert len(set(ids)) == len(ids)
+    for module in modules:
+        instrumented(module)
+
+
+def test_every_mutant_of_a_module_compiles() -> None:
+    module = next(module for module in read_modules(ROOT, PLAN) if module.path == "manager/journal.py")
+    for mutant in module.mutants:
+        mutated(module, mutant)
+
+
+def test_a_budget_is_shared_by_functions() -> None:
+    tests = {"t.py::a[1]": 2.0, "t.py::a[2]": 2.0, "t.py::b": 2.0}
+    assert list(within(tests, 4)) == ["t.py::a[1]", "t.py::b"]
+    assert list(within(tests, 1)) == ["t.py::a[1]"]
+
+
+def test_what_a_file_of_results_still_says(tmp_path: Path) -> None:
+    killed, survivor = _module("def f(a, b):\n    return a or b\n").mutants
+    file = tmp_path / "out" / "results.jsonl"
+    kept = Kept(file, tree="one")
+    kept.add(Verdict(id=killed.id, outcome="killed", test="t", seconds=1, module="m", tree="one"))
+    kept.add(Verdict(id=survivor.id, outcome="survived", test="", seconds=1, module="m", tree="one"))
+    kept.add_baseline({"t": {"seconds": 1.0, "hits": []}})
+    same, other = Kept(file, tree="one"), Kept(file, tree="two")
+    assert same.verdict(killed, "m") and same.verdict(survivor, "m") and same.baseline
+    assert other.verdict(killed, "m") and not other.verdict(survivor, "m") and not other.baseline
+    assert not same.verdict(killed, "edited")
+
+
+def test_an_explanation_has_a_reason(tmp_path: Path) -> None:
+    file = tmp_path / "explained.toml"
+    file.write_text('[explained]\n"an id" = " "\n')
+    with pytest.raises(ValueError, match="an id has no reason"):
+        read_explanations(file)
+
+
+# -- the whole tool, on a small project
+
+GUARDS = """
+def floor(number, least):
+    if number < least:
+        return least
+    return number
+
+
+def unused(number):
+    return number or 1
+
+
+LETTERS = ("a", "b")
+"""
+CHECKS = """
+from toy.guards import LETTERS, floor
+
+
+def test_floor():
+    assert floor(1, 2) == 2 and floor(3, 2) == 3
+
+
+def test_letters():
+    assert "a" in LETTERS
+"""
+START = """
+import sys
+from pathlib import Path
+from tests.mutants.__main__ import main
+from tests.mutants.plan import Plan
+
+plan = Plan(targets=("toy/*.py",), tests=("checks/*.py",), preloaded=("pytest",))
+sys.exit(main(sys.argv[1:], plan, Path("explained.toml")))
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    for name, text in {"toy/__init__.py": "", "toy/guards.py": GUARDS, "checks/test_toy.py": CHECKS}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\n')
+    return tmp_path
+
+
+def _run(toy: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", START, *arguments],
+        cwd=toy,
+        env={"PYTHONPATH": f"{ROOT}:{toy}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_survivors_are_reported_and_can_be_explained(toy: Path) -> None:
+    """The mutated code is what runs: tests that pass without a mutant kill most of them."""
+    code, out = _run(toy, "--resume", "results.jsonl")
+    assert code == 1, out
+    boundary = "toy/guards.py:floor:flipped:number < least"
+    lines = [json.loads(line) for line in (toy / "results.jsonl").read_text().splitlines()]
+    outcomes = {line["id"]: line["outcome"] for line in lines if "id" in line}
+    assert outcomes == {
+        "toy/guards.py:floor:if-true:number < least": "killed",
+        "toy/guards.py:floor:if-false:number < least": "killed",
+        boundary: "survived",
+        "toy/guards.py:unused:operand-dropped:number": "survived",
+        "toy/guards.py:unused:operand-dropped:1": "survived",
+        "toy/guards.py:LETTERS:element-dropped:'a'": "killed",
+        "toy/guards.py:LETTERS:element-dropped:'b'": "survived",
+    }
+    assert f"toy/guards.py:3  SURVIVED\n  {json.dumps(boundary)}  (passes 1 tests)" in out
+    assert "(no cheap test runs it)" in out
+
+    reasons = {id_: "equivalent" for id_, outcome in outcomes.items() if outcome == "survived"}
+    stale = {"toy/guards.py:floor:if-true:number < least": "wrong", "toy/guards.py:gone": "old"}
+    text = "\n".join(f"{json.dumps(id_)} = {json.dumps(reason)}" for id_, reason in (reasons | stale).items())
+    (toy / "explained.toml").write_text(f"[explained]\n{text}\n")
+    code, out = _run(toy)
+    assert code == 0, out
+    assert "stale explanation, there is no such mutant" in out
+    assert "stale explanation, checks/test_toy.py::test_floor kills it" in out
+
+
+def test_nothing_is_tried_while_tests_fail_anyway(toy: Path) -> None:
+    (toy / "checks" / "test_toy.py").write_text("def test_wrong():\n    assert False\n")
+    code, out = _run(toy)
+    assert code == 2
+    assert "fails without a mutant: checks/test_toy.py::test_wrong" in out
+
+
+def test_mutants_can_be_listed_and_chosen(toy: Path) -> None:
+    code, out = _run(toy, "--list", "--match", ":floor:")
+    assert code == 0
+    assert [line.partition("  ")[0] for line in out.splitlines()[:-1]] == [
+        f"toy/guards.py:floor:{operator}:number < least" for operator in ("if-true", "if-false", "flipped")
+    ]
+    code, out = _run(toy, "--list", "--sample", "2", "--seed", "3")
+    assert "2 mutants" in out

@@ -1,0 +1,204 @@
+"""The steering core: happenings in, whole lists of instructions out, and nothing believed before it is durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from balancing.committed import CommittedBatch
+from balancing.happenings import (
+    BatchCommitted,
+    CancelAsked,
+    Happening,
+    Led,
+    Loaded,
+    MovesAsked,
+    QueryRuns,
+    QueryStopped,
+    RecordsLost,
+    RequestFailed,
+    TurnEnds,
+)
+from balancing.instructions import Hold, Instruction, Notice, PublishEpoch, Write
+from balancing.protocols import Migration, Request, State, Wave
+from balancing.requests import CancelRequest, MoveRequest, RebalanceRequest, requested
+from balancing.situation import Situation
+from balancing.steering import NotSteered, Steering
+from manager.journal import operations_of
+from trimtab.epochs import Epoch, first_epoch
+from trimtab.moves import Kind, Move, Way
+
+FIRST = first_epoch("q", "i", (0, 0, 1))
+
+
+def migration(name: str, state: State = State.NEW, *groups: int, **changes: Any) -> Migration:
+    waves = () if state in (State.NEW, State.CHOOSING) else (Wave(groups=groups or (0,), state=state, seen=1),)
+    made = Migration(
+        id=name,
+        query="q",
+        incarnation="i",
+        strategy="ptlb",
+        sender=0,
+        receiver=1,
+        request=Request(groups=groups or (0,)),
+        rebalance="r",
+        waves=waves,
+        chosen=(groups or (0,)) if waves else (),
+        first_state=State.CHOSEN if waves else state,
+    )
+    return replace(made, **changes)
+
+
+def steering(*migrations: Migration, **changes: Any) -> Steering:
+    return replace(Steering(query="q", fence=3), migrations=migrations, **changes)
+
+
+def situation(epoch: Epoch = FIRST, **changes: Any) -> Situation:
+    return replace(Situation(query="q", workers=2, epoch=epoch, up=frozenset({0, 1}), committed=7), **changes)
+
+
+def ends(epoch: Epoch = FIRST) -> TurnEnds:
+    return TurnEnds(now_ms=9, situation=situation(epoch), bound=epoch, snapshot=None)
+
+
+def committed(epoch: Epoch) -> BatchCommitted:
+    batch = CommittedBatch(batch=8, bound=epoch, at_ms=5, reports={})
+    return BatchCommitted(now_ms=9, batch=batch, workers=2)
+
+
+def asked(name: str = "r1", **changes: Any) -> MovesAsked:
+    request = RebalanceRequest(
+        id=name, query="q", moves=(MoveRequest(sender=0, receiver=1, groups=(0,)),), strategy="ptlb", by="me", at_ms=4
+    )
+    happening = MovesAsked(now_ms=9, request=request, text="text", situation=situation(), snapshot=None)
+    return replace(happening, **changes)
+
+
+def writes(instructions: list[Instruction]) -> list[Write]:
+    return [each for each in instructions if isinstance(each, Write)]
+
+
+def test_what_happens_is_known() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Unknown(Happening):
+        pass
+
+    with pytest.raises(NotSteered):
+        steering().handle(Unknown(now_ms=0))
+
+
+def test_nothing_is_believed_before_it_is_durable() -> None:
+    """`handle` changes nothing; the steering that follows is in the instruction."""
+    before = steering()
+    instructions = before.handle(asked())
+    (write,) = writes(instructions)
+    assert instructions == [write]
+    assert before.migrations == () and before.rebalances == ()
+    assert [each.id for each in write.then.migrations] == ["r1-1"]
+    assert write.migrations == write.then.migrations and write.rebalances == write.then.rebalances
+    assert (write.request, write.point, write.events[0].kind) == ("text", "rebalance", "rebalance")
+
+
+def test_each_step_rests_on_the_write_before() -> None:
+    begun, published = steering(migration("m1"), migration("m2", State.CHOOSING, 1)).handle(ends())
+    assert isinstance(begun, Write) and begun.point == "ptlb:1"
+    assert isinstance(published, PublishEpoch)
+    assert published.then == begun.then
+    assert published.epoch.fence == 3
+    assert [question.migration for question in published.epoch.questions] == ["m1", "m2"]
+
+
+def test_a_duplicate_request_is_only_taken_off_the_list() -> None:
+    known = replace(requested(asked().request), state="running")
+    (write,) = steering().handle(asked(known=known))
+    assert write == Write(then=steering(), request="text")
+
+
+def test_a_refused_request_changes_nothing_but_its_record() -> None:
+    busy = steering(migration("m1"))
+    (write,) = writes(busy.handle(asked()))
+    assert write.then == busy
+    (record,) = write.rebalances
+    assert (record.state, record.refusal and record.refusal["field"]) == ("refused", "moves[0].groups")
+    assert "m1" in write.events[0].text
+
+
+@pytest.mark.parametrize("text", ["{", ""])
+def test_a_request_that_cannot_be_read_is_refused_and_an_alarm_is_raised(text: str) -> None:
+    refused, alarm = writes(steering().handle(RequestFailed(now_ms=9, name="x", text=text, problem="bad")))
+    assert refused.request == text
+    assert operations_of(refused, 9)[:3] == ["request", "", text], "else it would stop all that come after it"
+    assert [each.kind for each in alarm.alarms] == ["request"]
+
+
+def test_endings_are_told_under_their_own_names() -> None:
+    """One reconciliation may end several migrations."""
+    anew = first_epoch("q", "another life", (0, 0, 1))
+    first, second = migration("m1", State.DUPLICATING, 0), migration("m2", State.DUPLICATING, 1)
+    ended = writes(steering(first, second).handle(committed(anew)))
+    told = [(notice.kind, notice.data["migration"]) for write in ended for notice in write.events]
+    assert told == [("step", "m1"), ("finished", "m1"), ("step", "m2"), ("finished", "m2")]
+    assert [[each.id for each in write.migrations] for write in ended] == [["m1"], ["m2"]]
+
+
+def test_a_move_that_nobody_knows_is_adopted_and_the_rest_reconciled() -> None:
+    known = migration("m1", State.DUPLICATING, 0)
+    moves = (
+        Move(id="m1.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=2),
+        Move(id="m2.w1", kind=Kind.TRANSFER, groups=(1,), sender=0, receiver=1, epoch=2, way=Way.THERE),
+    )
+    bound = FIRST.successor((0, 0, 1), moves=moves)
+    after = writes(steering(known).handle(committed(bound)))[-1].then
+    assert [(each.id, each.adopted) for each in after.migrations] == [("m1", False), ("m2", True)]
+
+
+@pytest.mark.parametrize("state", [State.NEW, State.CHOOSING, State.DUPLICATING])
+def test_a_cancel_answers_its_request_in_the_same_write(state: State) -> None:
+    """In any state, before the beginning, too: it is a row of the table."""
+    request = CancelRequest(id="c", query="q", rebalance="r", by="me")
+    found = steering(migration("m1", state), migration("m2", state, 1))
+    instructions = writes(found.handle(CancelAsked(now_ms=9, request=request, text="text")))
+    assert [(write.migrations[0].id, write.request) for write in instructions] == [("m1", None), ("m2", "text")]
+
+
+def test_a_cancel_of_nothing_is_answered() -> None:
+    request = CancelRequest(id="c", query="q", migration="m9", by="me")
+    (write,) = steering().handle(CancelAsked(now_ms=9, request=request, text="text"))
+    notice = Notice(kind="refused", text="m9: is not under way", data={"cancel": "m9"})
+    assert write == Write(then=steering(), request="text", events=(notice,))
+
+
+def test_an_epoch_is_published_only_when_the_newest_one_is_bound() -> None:
+    asking = steering(migration("m1", State.CHOOSING))
+    newer = FIRST.successor((0, 0, 1))
+    waiting = TurnEnds(now_ms=9, situation=situation(newer), bound=FIRST, snapshot=None)
+    assert asking.handle(waiting) == []
+    assert [type(each) for each in asking.handle(ends())] == [PublishEpoch]
+
+
+def test_a_new_leader_knows_nothing_until_the_journal_is_read() -> None:
+    (write,) = steering(migration("m1")).handle(Led(now_ms=9, holder="h", fence=5))
+    assert (write.then.fence, write.then.migrations) == (5, ())
+    kept, gone = migration("m1"), migration("m2", outcome="committed")
+    bound = FIRST.successor((0, 0, 1))
+    loaded = Loaded(now_ms=9, bound=bound, migrations={"m1": kept, "m2": gone}, rebalances={})
+    (hold,) = write.then.handle(loaded)
+    assert isinstance(hold, Hold)
+    assert hold.then.migrations == (kept,)
+
+
+def test_what_redis_lost_is_written_again() -> None:
+    kept, lost = migration("m1"), migration("m2")
+    again, alarm = writes(steering(kept, lost).handle(RecordsLost(now_ms=9, migrations={"m1": kept}, rebalances={})))
+    assert again.migrations == (lost,)
+    assert alarm.alarms[0].kind == "journal-lost" and "m2" in alarm.alarms[0].text
+
+
+def test_a_query_that_stops_parks_its_migrations_once() -> None:
+    (parked,) = steering().handle(QueryStopped(now_ms=1))
+    assert parked.then.handle(QueryStopped(now_ms=2)) == []
+    (resumed,) = parked.then.handle(QueryRuns(now_ms=3))
+    assert resumed.then == steering()
+    assert steering().handle(QueryRuns(now_ms=4)) == []
