@@ -213,15 +213,20 @@ def _mixed(value: Any) -> Any:
     return value ^ (value >> uint64(31))
 
 
+_BLOCK = 4096
+
+
 @njit(cache=True, nogil=True)
-def _positions_of(group: Any, tail: int, head: int, watched: Any) -> Any:
-    """Positions of watched groups. Without a branch: a processor guesses wrong where groups come in any order."""
-    out = np.empty(head - tail, np.int32)
+def _watched(group: Any, start: int, end: int, watched: Any, out: Any) -> int:
+    """Write the positions of watched groups to `out`; returns how many there are.
+
+    Without a branch: a processor guesses wrong where groups come in any order. In blocks: `out` stays in its cache.
+    """
     count = 0
-    for position in range(tail, head):
+    for position in range(start, end):
         out[count] = position
         count += watched[np.uint16(group[position])]
-    return out[:count]
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -261,29 +266,32 @@ def tally_leaf(
     likely = uint64(0)  # bits of the wanted codes' hashes: most rows need no further look
     for k in range(wanted.size):
         likely |= uint64(1) << (_mixed(np.uint64(wanted[k])) & uint64(63))
-    for position in _positions_of(group, tail, head, watched):
-        g = group[position]
-        time = lo[position]
-        is_new = np.uint32(row[position] - first_new[g]) < np.uint32(2**31)
-        if not is_new and time < before[g]:
-            continue
-        own = _mixed(np.uint64(code[position]))
-        arriving = _mixed(base[g] + np.uint64(time))
-        stored = _mixed(arriving ^ own)
-        if is_new:
-            counts[1, g] += 1
-            digests[1, g] += arriving
-        else:
-            counts[0, g] += 1
-            digests[0, g] += stored
-        if time >= after[g]:
-            counts[2, g] += 1
-            digests[2, g] += stored
-        if likely & (uint64(1) << (own & uint64(63))) != 0 and _is_among(code[position], wanted):
-            if size == found.size:
-                found = _grown(found)
-            found[size] = position
-            size += 1
+    block = np.empty(_BLOCK, np.int32)
+    for start in range(tail, head, _BLOCK):
+        for place in range(_watched(group, start, min(start + _BLOCK, head), watched, block)):
+            position = block[place]
+            g = group[position]
+            time = lo[position]
+            is_new = np.uint32(row[position] - first_new[g]) < np.uint32(2**31)
+            if not is_new and time < before[g]:
+                continue
+            own = _mixed(np.uint64(code[position]))
+            arriving = _mixed(base[g] + np.uint64(time))
+            stored = _mixed(arriving ^ own)
+            if is_new:
+                counts[1, g] += 1
+                digests[1, g] += arriving
+            else:
+                counts[0, g] += 1
+                digests[0, g] += stored
+            if time >= after[g]:
+                counts[2, g] += 1
+                digests[2, g] += stored
+            if likely & (uint64(1) << (own & uint64(63))) != 0 and _is_among(code[position], wanted):
+                if size == found.size:
+                    found = _grown(found)
+                found[size] = position
+                size += 1
     return found[:size]
 
 
@@ -291,20 +299,23 @@ def tally_leaf(
 def pick_keys(code: Any, group: Any, watched: Any, salt: Any, best: Any, best_code: Any, best_group: Any) -> None:
     """Keep the keys (code and group) of watched groups that a hash puts first, each once, the best at the front."""
     last = best.size - 1
-    for i in _positions_of(group, 0, code.size, watched):
-        g = group[i]
-        rank = _mixed(np.uint64(code[i]) ^ salt ^ (np.uint64(g) << np.uint64(48)))
-        if rank >= best[last]:
-            continue
-        place = last
-        while place > 0 and best[place - 1] > rank:
-            place -= 1
-        if place > 0 and best[place - 1] == rank:
-            continue
-        for k in range(last, place, -1):
-            best[k] = best[k - 1]
-            best_code[k] = best_code[k - 1]
-            best_group[k] = best_group[k - 1]
-        best[place] = rank
-        best_code[place] = code[i]
-        best_group[place] = g
+    block = np.empty(_BLOCK, np.int32)
+    for start in range(0, code.size, _BLOCK):
+        for entry in range(_watched(group, start, min(start + _BLOCK, code.size), watched, block)):
+            i = block[entry]
+            g = group[i]
+            rank = _mixed(np.uint64(code[i]) ^ salt ^ (np.uint64(g) << np.uint64(48)))
+            if rank >= best[last]:
+                continue
+            place = last
+            while place > 0 and best[place - 1] > rank:
+                place -= 1
+            if place > 0 and best[place - 1] == rank:
+                continue
+            for k in range(last, place, -1):
+                best[k] = best[k - 1]
+                best_code[k] = best_code[k - 1]
+                best_group[k] = best_group[k - 1]
+            best[place] = rank
+            best_code[place] = code[i]
+            best_group[place] = g
