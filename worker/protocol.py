@@ -29,7 +29,7 @@ from worker.continuity import check_continuity, owned_groups
 from worker.durable import DurableState, Keys, Record, Role
 from worker.engine import GroupLoad
 from worker.movable import FiledRows, MovableState
-from worker.package import Package, digest_text, pack
+from worker.package import BYTES_MAX, Package, digest_text, pack
 from worker.payload import DurableKey
 from worker.roles import (
     BATCHES_AFTER_CLOSE,
@@ -93,7 +93,7 @@ class WorkerMoves:
         """Whether nobody asks for a closed role any more: some batches have gone by, or its groups move again."""
         if role.state != RoleState.CLOSED:
             return False
-        again = any(set(move.groups) & set(role.groups) for move in self.moves.values())
+        again = any(move.id == role.move or set(move.groups) & set(role.groups) for move in self.moves.values())
         return again or self.batch > role.closed_batch + BATCHES_AFTER_CLOSE
 
     def _new_role(self, move: Move) -> Role:
@@ -183,6 +183,9 @@ class WorkerMoves:
         )
         data = pack(package, self._transfers.key)
         role.rows, role.bytes, role.digest = package.rows, len(data), digest
+        if len(data) > BYTES_MAX:
+            role.problem = f"the package has {len(data)} bytes, more than {BYTES_MAX}: move fewer groups at once"
+            return Fact.PACK_FAILED
         try:
             self._transfers.put(role.move, self.batch, digest, data)
         except OSError as error:

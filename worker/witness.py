@@ -11,7 +11,7 @@ It costs one pass over each leaf while the worker has a role in a move, and noth
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,11 +88,10 @@ def evidence_of(
     moves: WorkerMoves, state: JoinState, waiting: Waiting, horizon_us: int, batch: int
 ) -> dict[str, Evidence]:
     """By move, for every role of this worker. `horizon_us` is watermark - window when the batch ends."""
-    engine = state.engine
-    watched = engine.flags({group for role in moves.roles for group in role.groups})
-    counts, digests = _tallies(moves, state, watched, horizon_us)
+    watched = state.engine.flags({group for role in moves.roles for group in role.groups})
     keys = sampled_keys(state, watched, batch)
-    expected = expected_results(state, watched, keys)
+    counts, digests, rows = _tallies(moves, state, watched, keys, horizon_us)
+    expected = expected_results(state, rows, keys)
     found: dict[str, Evidence] = {}
     for role, before in zip(moves.roles, moves.before, strict=True):
         groups = role.groups
@@ -118,18 +117,20 @@ def evidence_of(
 
 
 def _tallies(
-    moves: WorkerMoves, state: JoinState, watched: Flags, horizon_us: int
-) -> tuple[Int64s, npt.NDArray[np.uint64]]:
-    """Rows and digests by group: stored before, joined, to be kept."""
+    moves: WorkerMoves, state: JoinState, watched: Flags, keys: Sequence[Key], horizon_us: int
+) -> tuple[Int64s, npt.NDArray[np.uint64], dict[str, Tuples]]:
+    """Rows and digests by group (stored before, joined, to be kept), and the rows of the keys, by stream."""
     engine, partitions = state.engine, state.engine.spec.partitions
     after = np.full(partitions, horizon_us, np.int64)
     for group, floor in moves.frozen.items():
         after[group] = floor
     counts, digests = np.zeros((3, partitions), np.int64), np.zeros((3, partitions), np.uint64)
     groups = np.arange(partitions, dtype=np.uint64)
+    codes = np.array(sorted({key.code for key in keys}), np.int64)
+    rows: dict[str, Tuples] = {}
     for streams, buffer in engine.buffers.items():
         if buffer.is_leaf:
-            kernels.tally_leaf(
+            positions = kernels.tally_leaf(
                 buffer.code,
                 buffer.lo,
                 buffer.group,
@@ -141,10 +142,12 @@ def _tallies(
                 state.kept_since,
                 after,
                 evidence.mixed(groups ^ evidence.salt(streams[0])),
+                codes,
                 counts,
                 digests,
             )
-    return counts, digests
+            rows[streams[0]] = buffer.at(positions)
+    return counts, digests, rows
 
 
 # -- results of some keys, once more
@@ -163,20 +166,18 @@ def sampled_keys(state: JoinState, watched: Flags, batch: int) -> list[Key]:
     return list(chosen)
 
 
-def expected_results(state: JoinState, watched: Flags, keys: Sequence[Key]) -> dict[Key, int]:
-    """How many results each key has in this batch by the naive join; keys with too many combinations are left out."""
-    if not keys:
-        return {}
-    codes = np.array(sorted({key.code for key in keys}), np.int64)
-    leaves = {}
-    for streams, buffer in state.engine.buffers.items():
-        if buffer.is_leaf:
-            columns = buffer.code, buffer.group, buffer.tail, buffer.head
-            leaves[streams[0]] = buffer.at(kernels.positions_of_keys(*columns, watched, codes))
+def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, int]:
+    """How many results each key has in this batch by the naive join; keys with too many combinations are left out.
+
+    `leaves` has the keys' rows of each stream that are stored or new.
+    """
     expected: dict[Key, int] = {}
     room = COMBINATIONS_MAX
     for key in keys:
-        rows = [_rows_of(state, leaves[name], key) for name in state.engine.spec.names]
+        rows = [
+            leaf.take(np.flatnonzero((leaf.code == key.code) & (leaf.group == key.group)))
+            for leaf in (leaves[name] for name in state.engine.spec.names)
+        ]
         combinations = math.prod(map(len, rows))
         if combinations > room:
             continue
@@ -187,12 +188,6 @@ def expected_results(state: JoinState, watched: Flags, keys: Sequence[Key]) -> d
             # The naive join asks conditions about pairs that the plan never brings together.
             continue
     return expected
-
-
-def _rows_of(state: JoinState, leaf: Tuples, key: Key) -> Tuples:
-    mine = (leaf.code == key.code) & (leaf.group == key.group)
-    stored = leaf.lo >= state.kept_since[key.group]
-    return leaf.take(np.flatnonzero(mine & (stored | _is_new(state, leaf))))
 
 
 def _is_new(state: JoinState, leaf: Tuples) -> Flags:

@@ -185,7 +185,7 @@ leaf_rows = st.tuples(st.integers(-3, 3), st.integers(-9, 9), st.integers(0, 3),
 
 
 @given(
-    rows=st.lists(leaf_rows, max_size=30),
+    rows=st.lists(leaf_rows, max_size=150),
     first=st.integers(-5, 30),
     before=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
     after=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
@@ -202,7 +202,7 @@ def test_a_leaf_is_tallied_as_by_hand(
     boundary = np.full(4, first, np.int64).astype(np.uint32)
     base = evidence.mixed(np.arange(4, dtype=np.uint64) ^ evidence.salt("A"))
     counts, digests = np.zeros((3, 4), np.int64), np.zeros((3, 4), np.uint64)
-    kernels.tally_leaf(
+    positions = kernels.tally_leaf(
         code,
         lo,
         group.astype(np.int16),
@@ -214,9 +214,15 @@ def test_a_leaf_is_tallied_as_by_hand(
         np.array(before, np.int64),
         np.array(after, np.int64),
         base,
+        np.array([-3, 2], np.int64),
         counts,
         digests,
     )
+    assert positions.tolist() == [
+        i
+        for i, (c, time, g, number) in enumerate(rows)
+        if i >= tail and g in wanted and c in (-3, 2) and (number >= first or time >= before[g])
+    ]
     for g in range(4):
         kept, new, left = reference.tally_leaf("A", rows[tail:] if g in wanted else [], g, first, before[g], after[g])
         assert counts[:, g].tolist() == [kept.rows, new.rows, left.rows]
@@ -240,12 +246,3 @@ def test_keys_are_picked_by_rank_and_each_once(rows: list[tuple[int, int]], want
     assert len(set(picked)) == len(picked) == min(3, len(keys))
     assert set(picked) <= keys
     assert best.tolist() == sorted(best.tolist())
-
-
-@given(rows=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=200), wanted=st.sets(st.integers(0, 2)))
-@settings(deadline=None)
-def test_rows_of_some_keys(rows: list[tuple[int, int]], wanted: set[int]) -> None:
-    columns = np.array([r[0] for r in rows], np.int64), np.array([r[1] for r in rows], np.int16)
-    flags, tail = np.isin(np.arange(3), list(wanted)), min(2, len(rows))
-    positions = kernels.positions_of_keys(*columns, tail, len(rows), flags, np.array([-4, 2], np.int64))
-    assert positions.tolist() == [i for i in range(tail, len(rows)) if rows[i][1] in wanted and rows[i][0] in (-4, 2)]
