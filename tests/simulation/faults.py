@@ -84,7 +84,8 @@ class FaultyModel(Model):
         after, _ = self.managing.path(mind.steering, look, position, redis)
         if after.todo:
             label = "end of a turn without a look" if fault == "hasty" else "look at an old batch"
-            yield label, self.spent(world._replace(mind=self.values.mind(after)), fault)
+            begun = self.values.mind(after._replace(holder=mind.holder))
+            yield label, self.spent(world._replace(mind=begun), fault)
 
     def _cancel_steps(self, world: World, mind: Mind) -> tuple[MindStep, ...]:
         key = (world.redis, world.mind)
@@ -109,7 +110,7 @@ class FaultyModel(Model):
             for migration in self.values.steerings[held].migrations:
                 todo = self.managing.cancel(held, migration.id)
                 if todo:
-                    cancelled = self.values.mind(Mind(held, look, place, todo))
+                    cancelled = self.values.mind(Mind(held, look, place, todo, mind.holder))
                     yield MindStep(f"cancel {migration.id}", after, cancelled, wrote=bool(mind.todo))
 
     # -- batches

@@ -53,7 +53,7 @@ class Managing:
         self._asked: dict[tuple[object, ...], Answer] = {}
         self._cancelled: dict[tuple[int, str], tuple[int, ...]] = {}
         self._paths: dict[tuple[object, ...], tuple[Mind, tuple[tuple[int, int], ...]]] = {}
-        self._steps: dict[tuple[int, int, bool], MindStep | None] = {}
+        self._steps: dict[tuple[int, int, bool, int], MindStep | None] = {}
         self._follows: set[tuple[int, int]] = set()
 
     # -- what steering says
@@ -146,20 +146,22 @@ class Managing:
 
     # -- steps
 
-    def step(self, redis: int, mind: int, *, strict: bool) -> MindStep | None:
+    def step(self, redis: int, mind: int, *, strict: bool, ghost: int = DOWN) -> MindStep | None:
         """What a manager does next in a world with this Redis; None: nothing.
 
-        `strict`: Redis has forgotten nothing, so what people were told must stay true.
+        `strict`: Redis has forgotten nothing, so what people were told must stay true. `ghost`: another manager, which
+        has its name already.
         """
-        key = (redis, mind, strict)
+        key = (redis, mind, strict, ghost if mind == DOWN else DOWN)
         if key not in self._steps:
-            self._steps[key] = self._step(redis, mind, strict)
+            self._steps[key] = self._step(*key)
         return self._steps[key]
 
-    def _step(self, redis: int, number: int, strict: bool) -> MindStep | None:
+    def _step(self, redis: int, number: int, strict: bool, ghost: int) -> MindStep | None:
         mind = self.values.minds[number]
         if mind is None:
-            return self._start(redis)
+            other = self.values.minds[ghost]
+            return self._start(redis, 0 if other is None else 1 - other.holder)
         if self.is_fenced(mind, self.values.redises[redis]):
             return MindStep("fenced: the manager stands down", redis, DOWN)
         return self._execute(redis, mind, strict) if mind.todo else self._turn(redis, mind)
@@ -167,13 +169,14 @@ class Managing:
     def is_fenced(self, mind: Mind, redis: Redis) -> bool:
         """Another manager leads; or, as far as is seen when a turn begins, has led: no batch would be bound to ours."""
         fence = self.values.steerings[mind.steering].fence
-        return self.scenario.fenced and (fence != redis.fence or (not mind.todo and fence < self._newest_fence(redis)))
+        leads = (mind.holder, fence) == (redis.holder, redis.fence)
+        return self.scenario.fenced and not (leads and (mind.todo or fence >= self._newest_fence(redis)))
 
     def _newest_fence(self, redis: Redis) -> int:
         bound = NOTHING if redis.view == NOTHING else self.values.views[redis.view].bound
         return max((self.values.epochs[each].fence for each in (redis.newest, bound) if each != NOTHING), default=0)
 
-    def _start(self, number: int) -> MindStep | None:
+    def _start(self, number: int, holder: int) -> MindStep | None:
         """A manager gets the lease and reads the journal; it needs to know what is bound."""
         redis = self.values.redises[number]
         if redis.view == NOTHING or redis.newest == NOTHING:
@@ -185,7 +188,8 @@ class Managing:
         migrations, rebalances = self._records(redis)
         todo, held = self._answer(knowing, leading.loaded(self.look(look), migrations, rebalances))
         mind = Mind(knowing, look, Position.RUNS, todo) if todo else Mind(held)
-        led = self.values.redises.of(redis._replace(fence=fence))
+        mind = mind._replace(holder=holder)
+        led = self.values.redises.of(redis._replace(holder=holder, fence=fence))
         return MindStep("manager starts", led, self.values.mind(mind))
 
     def _records(self, redis: Redis) -> tuple[list[Migration], list[Rebalance]]:
@@ -196,7 +200,7 @@ class Managing:
         """The manager's next durable write; it holds what follows from it only from then on."""
         do = self.values.dos[mind.todo[0]]
         if do.epoch == NOTHING and not mind.synced:
-            stopped = self.values.mind(Mind(mind.steering, synced=False))
+            stopped = self.values.mind(Mind(mind.steering, holder=mind.holder, synced=False))
             return MindStep("Redis went back: nothing is written", redis, stopped)
         after = self.written(redis, mind, do, strict=strict)
         if len(mind.todo) > 1:
@@ -204,7 +208,7 @@ class Managing:
         else:
             # The turn goes on: to the next instruction, or to its end.
             following, _ = self.path(do.then, mind.look, mind.position, self.values.redises[after])
-            following = following._replace(synced=mind.synced)
+            following = following._replace(holder=mind.holder, synced=mind.synced)
         epoch = f"publish {self.values.epochs[do.epoch].number}" if do.epoch != NOTHING else ""
         return MindStep(epoch or f"write {do.point or 'records'}", after, self.values.mind(following), wrote=True)
 
@@ -215,9 +219,9 @@ class Managing:
         if not mind.synced and redis.view != NOTHING:
             todo, held = self._answer(mind.steering, leading.records_lost(*self._records(redis)))
             after = Mind(mind.steering, look, Position.RUNS, todo) if todo else Mind(held)
-            return MindStep("manager puts Redis right", number, self.values.mind(after))
+            return MindStep("manager puts Redis right", number, self.values.mind(after._replace(holder=mind.holder)))
         after, _ = self.path(mind.steering, look, Position.RUNS, redis)
-        after = after._replace(synced=mind.synced)
+        after = after._replace(holder=mind.holder, synced=mind.synced)
         return MindStep("look", number, self.values.mind(after)) if after != mind else None
 
     def written(self, redis: int, mind: Mind, do: Do, *, strict: bool) -> int:

@@ -97,7 +97,7 @@ class Model:
             if step is not None:
                 earlier = self.remembered(world) if step.wrote else world.earlier
                 yield f"ghost: {step.label}", world._replace(redis=step.redis, earlier=earlier, ghost=step.mind)
-        step = self.managing.step(world.redis, world.mind, strict=strict)
+        step = self.managing.step(world.redis, world.mind, strict=strict, ghost=world.ghost)
         if step is not None:
             earlier = self.remembered(world) if step.wrote else world.earlier
             yield (

@@ -41,8 +41,10 @@ class Redis(NamedTuple):
     newest: int = NOTHING
     """The newest epoch."""
     view: int = NOTHING
+    holder: int = 0
+    """Who leads."""
     fence: int = 0
-    """Who leads: the newest token."""
+    """The newest token."""
 
 
 class Mind(NamedTuple):
@@ -54,6 +56,8 @@ class Mind(NamedTuple):
     position: int = 0
     """Where its turn goes on once `todo` is done."""
     todo: tuple[int, ...] = ()
+    holder: int = 0
+    """The name under which it got the lease: that of no other manager that is alive."""
     synced: bool = True
     """Redis has what this manager wrote, as far as anybody can tell (manager.journal.LeaderJournal.went_back)."""
 
