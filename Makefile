@@ -13,6 +13,7 @@ ARGS ?=
 LOCKFLAGS ?=
 CASES ?= 50
 SEED ?= 1
+DEPTH ?= 2
 MINUTES ?= 20
 
 VENV := .venv
@@ -51,6 +52,10 @@ soak: $(PROJECT) ## The whole system under load, moves and kills (MINUTES=20, SE
 .PHONY: mutants
 mutants: $(PROJECT) ## Take away every guard, one at a time, and print what no cheap test notices (ARGS: --module, --sample ...)
 	$(PY) -m tests.mutants $(ARGS)
+
+.PHONY: search
+search: $(PROJECT) ## Search all interleavings with DEPTH=2 faults in one way (ARGS: --states 10000000, --minutes 30)
+	$(PY) -m tests.simulation.search --faults $(DEPTH) $(ARGS)
 
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom

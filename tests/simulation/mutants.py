@@ -1,4 +1,4 @@
-"""Every guard of the protocols, taken away once. The search must find out what each is good for."""
+"""Guards of the protocols, each taken away once. The search must find out what each is good for."""
 
 from __future__ import annotations
 
@@ -10,18 +10,40 @@ from typing import Any
 import pytest
 
 from balancing import compose as composing
-from balancing.protocols import TABLES, AllOldPurged, Applied, CancelRequested, Event, Proceed, Row, State
-from tests.simulation import model
-from tests.simulation.model import Scenario
+from balancing import steering
+from balancing.protocols import (
+    TABLES,
+    AllOldPurged,
+    Applied,
+    CancelRequested,
+    Event,
+    JournalStep,
+    Migration,
+    Proceed,
+    RecallAnswered,
+    Returned,
+    Row,
+    State,
+    Wave,
+)
+from balancing.protocols.table import BACK
+from tests.simulation import driving, managing, plane
 from tests.simulation.scenarios import (
     ASKED_TWICE,
     FORGETFUL,
     HASTY,
+    LASTING,
+    LOSING,
     MSLB_ONE,
     MSLB_THERE_AND_BACK,
     PTLB_BOTH,
     TWO_MANAGERS,
 )
+from tests.simulation.world import Scenario
+from trimtab.epochs import Epoch
+from trimtab.moves import Kind, RoleState, Side, Way
+from worker import roles
+from worker.roles import Action, Fact
 
 # The packages re-export functions of the same names, so that the modules are found by name only.
 observing: Any = importlib.import_module("balancing.protocols.observe")
@@ -65,30 +87,82 @@ def without(protocol: str, state: State, event: str) -> Patch:
     return patch
 
 
+def role_row(kind: Kind, side: Side, state: RoleState, fact: Fact, *actions: Action) -> Patch:
+    """The worker's table with other actions for one case."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        key = (kind, side, state, fact)
+        monkeypatch.setitem(roles._INDEX, key, replace(roles._INDEX[key], actions=actions))
+
+    return patch
+
+
 def instead(owner: Any, name: str, function: Callable[..., Any]) -> Patch:
     return lambda monkeypatch: monkeypatch.setattr(owner, name, function)
+
+
+def all_of(*patches: Patch) -> Patch:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        for each in patches:
+            each(monkeypatch)
+
+    return patch
 
 
 def nothing(*_: Any, **__: Any) -> list[Any]:
     return []
 
 
+def cancel(state: State, to: State) -> Row:
+    return Row(state, CancelRequested, to, 0, "Cancel", publishes=True)
+
+
+# -- observe
+
+
 def _purged_at_once(wave: Any, move: Any, committed: Any, at: dict[str, Any]) -> list[Event]:
-    return [AllOldPurged(**at), Proceed(**at)] if wave.state != State.RETURNING else [observing.Returned(**at)]
+    return [AllOldPurged(**at), Proceed(**at)] if wave.state != State.RETURNING else [Returned(**at)]
 
 
-def _closed_by_any(migration: Any, wave: Any, committed: Any, at: dict[str, Any]) -> list[Event]:
-    wants = {migration.table.closing: migration.receiver, State.RESTORING: migration.sender}.get(wave.state)
+def _closed_by_any(migration: Migration, wave: Wave, committed: Any, at: dict[str, Any]) -> list[Event]:
+    wants = migration.awaited_owner(wave)
     return [Applied(**at)] if wants is not None and committed.bound.owners[wave.groups[0]] == wants else []
 
 
+_way_back = observing._way_back
+
+
+def _answer_mixed_up(move: Any, committed: Any, at: dict[str, Any]) -> list[Event]:
+    events: list[Event] = _way_back(move, committed, at)
+    return [replace(each, joined=not each.joined) if isinstance(each, RecallAnswered) else each for each in events]
+
+
+# -- migrations
+
+_in_wave = Migration._in_wave
+
+
+def _forgets_the_answer(self: Migration, event: Event, row: Row) -> Any:
+    return [
+        replace(each, migration=_with_way(each.migration, Way.THERE)) if isinstance(each, JournalStep) else each
+        for each in _in_wave(self, event, row)
+    ]
+
+
+def _with_way(migration: Migration, way: Way) -> Migration:
+    return replace(migration, waves=tuple(replace(wave, way=way) for wave in migration.waves))
+
+
+# -- compose
+
+
 class _OpensAgain(composing._Composition):
-    def _open(self, migration: Any, name: str, wave: Any) -> None:
+    def _open(self, migration: Migration, name: str, wave: Wave) -> None:
         super()._open(migration, name, replace(wave, was_open=False))
 
 
 class _OpensForeign(composing._Composition):
-    def _open(self, migration: Any, name: str, wave: Any) -> None:
+    def _open(self, migration: Migration, name: str, wave: Wave) -> None:
         owners = self.owners
         self.owners = [migration.sender] * len(owners)
         super()._open(migration, name, wave)
@@ -96,18 +170,52 @@ class _OpensForeign(composing._Composition):
 
 
 class _ClosesAnyway(composing._Composition):
-    def _close(self, migration: Any, number: int, wave: Any, owner: int) -> None:
-        if self.moves.pop(migration.move_id(number), None) is not None:
-            self.moves.pop(migration.undo_id(number), None)
+    def _close(self, move: Any, wave: Wave, owner: int) -> None:
+        if move is not None:
+            del self.moves[move.id]
             for group in wave.groups:
                 self.owners[group] = owner
 
 
-class _UndoesAtOnce(composing._Composition):
-    def add(self, migration: Any, number: int, wave: Any) -> None:
-        super().add(migration, number, wave)
-        if wave.state == State.RETURNING and migration.move_id(number) in self.moves:
-            self._bring_back(migration, migration.move_id(number), migration.undo_id(number), wave)
+class _OpensRecalled(composing._Composition):
+    def _open(self, migration: Migration, name: str, wave: Wave) -> None:
+        super()._open(migration, name, wave)
+        if wave.state in BACK and name in self.moves:
+            self.moves[name] = replace(self.moves[name], way=Way.RECALLED)
+
+
+class _GivesAway(composing._Composition):
+    """Group 0 changes hands while somebody is asked for groups: no move says so."""
+
+    def __init__(self, previous: Epoch) -> None:
+        super().__init__(previous)
+        if previous.questions:
+            self.owners[0] = 1 - self.owners[0]
+
+
+_way = composing._way
+
+
+def _there_again(wave: Wave, move: Any) -> Way:
+    return _way(wave, move) if wave.state in BACK else Way.THERE
+
+
+NO_CONTINUITY = all_of(
+    *(
+        instead(module, check, nothing)
+        for module, checks in (
+            (composing, ("breaks_between",)),
+            (driving, ("breaks_between", "wrong_between")),
+            (managing, ("breaks_between", "wrong_between")),
+        )
+        for check in checks
+    )
+)
+"""Nobody looks at what follows what: the workers themselves must find out."""
+
+# -- reconcile
+
+_reconciled_wave = reconciling._wave
 
 
 def _no_seen(migration: Any, number: int, wave: Any, bound: Any, open_moves: Any) -> Any:
@@ -115,12 +223,11 @@ def _no_seen(migration: Any, number: int, wave: Any, bound: Any, open_moves: Any
     return (changed, note) if note else (wave, "")
 
 
-_reconciled_wave = reconciling._wave
-
-
-def cancel(state: State, to: State) -> Row:
-    return Row(state, CancelRequested, to, 0, "Cancel", publishes=True)
-
+NOBODY_TAKES = all_of(
+    *(instead(module, "taken_groups", lambda *_: frozenset()) for module in (steering, composing)),
+)
+SENDER = (Kind.TRANSFER, Side.SENDER)
+RESTORED = (Action.UNFREEZE, Action.DROP_PACKAGE)
 
 MUTANTS = (
     Mutant(
@@ -140,7 +247,7 @@ MUTANTS = (
         with_rows("ptlb", cancel(State.DELETING, State.RETURNING), refusing=frozenset({State.COMMITTED})),
     ),
     Mutant(
-        "a cancelled transfer is brought back",
+        "a cancelled transfer is recalled before it is restored",
         MSLB_ONE,
         with_rows("mslb", cancel(State.RECEIVING, State.RESTORING)),
     ),
@@ -154,12 +261,12 @@ MUTANTS = (
         PTLB_BOTH,
         with_rows("ptlb", cancel(State.DUPLICATING, State.ROLLED_BACK)),
     ),
-    Mutant("a failed export leads back", MSLB_ONE, without("mslb", State.DEACTIVATING, "ExportFailed")),
-    Mutant("rows do not wait for ever", MSLB_ONE, without("mslb", State.RECEIVING, "HeldTooLong")),
+    Mutant("a failed export leads back", LASTING, without("mslb", State.DEACTIVATING, "ExportFailed")),
+    Mutant("rows do not wait for ever", LASTING, without("mslb", State.RECEIVING, "HeldTooLong")),
     Mutant("an old batch proves no end", MSLB_THERE_AND_BACK, instead(observing, "_closed", _closed_by_any)),
-    Mutant("the bound epoch corrects the journal", FORGETFUL, instead(model, "reconcile", nothing)),
+    Mutant("the bound epoch corrects the journal", FORGETFUL, instead(steering, "reconcile", nothing)),
     Mutant("an old epoch corrects nothing", MSLB_THERE_AND_BACK, instead(reconciling, "_wave", _no_seen)),
-    Mutant("open moves without a journal are adopted", FORGETFUL, instead(model, "adopt", nothing)),
+    Mutant("open moves without a journal are adopted", FORGETFUL, instead(steering, "adopt", nothing)),
     Mutant(
         "an old epoch opens no migration again",
         MSLB_THERE_AND_BACK,
@@ -167,13 +274,56 @@ MUTANTS = (
     ),
     Mutant("a wave is opened once", HASTY, instead(composing, "_Composition", _OpensAgain)),
     Mutant("the sender owns what it sends", HASTY, instead(composing, "_Composition", _OpensForeign)),
-    Mutant("a transfer ends at its sender by its undo only", HASTY, instead(composing, "_Composition", _ClosesAnyway)),
-    Mutant("an undo comes after its move", MSLB_ONE, instead(composing, "_Composition", _UndoesAtOnce)),
-    Mutant("one migration per group", ASKED_TWICE, instead(model, "taken_groups", lambda *_: frozenset())),
-    Mutant(
-        "the fence",
-        replace(TWO_MANAGERS, fenced=False),
-        lambda _: None,
-    ),
+    Mutant("a transfer ends at its sender once it is back", HASTY, instead(composing, "_Composition", _ClosesAnyway)),
+    Mutant("a transfer is recalled after it was opened", FORGETFUL, instead(composing, "_Composition", _OpensRecalled)),
+    Mutant("one migration per group", ASKED_TWICE, NOBODY_TAKES),
+    Mutant("the fence", replace(TWO_MANAGERS, fenced=False), lambda _: None),
     Mutant("events come again", MSLB_ONE, instead(type(TABLES["mslb"]), "ignores", lambda *_: False)),
+    # The way back without a transfer store.
+    Mutant(
+        "the receiver's answer is repeated to the sender", MSLB_ONE, instead(observing, "_way_back", _answer_mixed_up)
+    ),
+    Mutant("the receiver's answer is remembered", MSLB_ONE, instead(Migration, "_in_wave", _forgets_the_answer)),
+    Mutant(
+        "rows that the receiver joined come back silently",
+        MSLB_ONE,
+        role_row(*SENDER, RoleState.EXPORTED, Fact.BACK_JOINED, Action.JOIN_ASIDE, *RESTORED),
+    ),
+    Mutant(
+        "rows that nobody joined come back with results",
+        MSLB_ONE,
+        role_row(*SENDER, RoleState.EXPORTED, Fact.BACK_HELD, Action.ADD_ASIDE_SILENTLY, *RESTORED),
+    ),
+    Mutant(
+        "a recalled sender keeps the rows that it put aside",
+        MSLB_ONE,
+        role_row(*SENDER, RoleState.EXPORTED, Fact.RECALLED, Action.DROP_ASIDE),
+    ),
+    Mutant(
+        "groups are frozen until they are back",
+        MSLB_ONE,
+        role_row(*SENDER, RoleState.ACTIVE, Fact.ENDED, Action.PACK),
+    ),
+    Mutant(
+        "the epoch is without the move before a wave has ended",
+        MSLB_ONE,
+        with_rows("mslb", Row(State.RESTORING, Returned, State.ROLLED_BACK, 0, "Returned")),
+    ),
+    Mutant(
+        "reconcile looks at the way of a move",
+        HASTY,
+        instead(reconciling, "_as_the_move_goes", lambda wave, *_: (wave, "")),
+    ),
+    Mutant("a recalled transfer never goes there again", HASTY, instead(composing, "_way", _there_again)),
+    Mutant(
+        "groups change hands by moves only",
+        MSLB_ONE,
+        all_of(NO_CONTINUITY, instead(composing, "_Composition", _GivesAway)),
+    ),
+    # Reports are what was committed.
+    Mutant(
+        "a report says what was when the batch began",
+        LOSING,
+        instead(plane, "reported", lambda before, after, epoch: plane.levels(after, epoch)),
+    ),
 )

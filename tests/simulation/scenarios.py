@@ -5,37 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from balancing.protocols import Migration, Request
-from tests.simulation.model import LIFE, QUERY, Scenario
+from balancing.requests import MoveRequest, RebalanceRequest
+from tests.simulation.world import FAULTS, QUERY, Scenario
 
 
-def migration(
+def request(
     name: str,
     strategy: Literal["mslb", "ptlb"],
     groups: tuple[int, ...] = (),
     *,
     sender: int = 0,
-    share: float = 0.0,
-) -> Migration:
-    return Migration(
-        id=name,
-        query=QUERY,
-        incarnation=LIFE,
-        strategy=strategy,
-        sender=sender,
-        receiver=1 - sender,
-        request=Request(groups=groups, share=share),
-    )
+    share: float | None = None,
+) -> RebalanceRequest:
+    """Its migration is called `name`-1."""
+    move = MoveRequest(sender=sender, receiver=1 - sender, groups=groups, share=share)
+    return RebalanceRequest(id=name, query=QUERY, moves=(move,), strategy=strategy)
 
 
-def faults(*names: str) -> dict[str, int]:
-    return dict.fromkeys(names, 1)
+def faults(*names: str, **times: int) -> dict[str, int]:
+    return dict.fromkeys(names, 1) | times
 
 
-STORE: Final = ("full", "late", "corrupt", "differ")
-ALL: Final = faults("crash", "back", "wipe", "stale", "mute", "cancel", *STORE)
+STORE: Final = ("full", "corrupt", "differ")
+ALL: Final = faults("crash", "back", "wipe", "stale", "mute", "cancel", "idle", "replay", *STORE)
 
-MSLB_ONE: Final = Scenario("MSLB, one group", (migration("m1", "mslb", (0,)),), ALL, total=1, groups=1)
+MSLB_ONE: Final = Scenario("MSLB, one group", (request("m1", "mslb", (0,)),), ALL, total=1, groups=1)
 FORGETFUL: Final = replace(
     MSLB_ONE,
     name="MSLB, Redis and manager lose what they had",
@@ -56,23 +50,46 @@ HASTY: Final = replace(
 NO_PACKAGE: Final = replace(
     MSLB_ONE, name="MSLB, trouble with the package", faults=faults("crash", "cancel", "mute", *STORE), total=2
 )
+LASTING: Final = replace(
+    MSLB_ONE,
+    name="MSLB, the transfer store is broken for good",
+    faults=faults("full for good", "corrupt for good", "gone for good", "crash", "cancel", "back"),
+    total=2,
+    back_writes=1,
+)
+FULL: Final = replace(
+    MSLB_ONE,
+    name="MSLB, the transfer store was never writable",
+    faults=faults("crash", "cancel", "mute", "idle", "replay"),
+    total=2,
+    broken="full for good",
+    outcome="rolled-back",
+)
+UNREADABLE: Final = replace(FULL, name="MSLB, no package can ever be read", broken="corrupt for good")
+LOSING: Final = replace(
+    MSLB_ONE,
+    name="MSLB, attempts that lose and batches that are replayed",
+    faults=faults("cancel", "full", "corrupt", replay=2, idle=2),
+    total=3,
+)
+MUTE: Final = replace(MSLB_ONE, name="MSLB, a worker is mute for a while", faults=faults("cancel", mute=3), total=4)
 MSLB_WAVES: Final = Scenario(
-    "MSLB, two groups one after the other", (migration("m1", "mslb", (0, 1)),), ALL, total=1, single_waves=True
+    "MSLB, two groups one after the other", (request("m1", "mslb", (0, 1)),), ALL, total=1, single_waves=True
 )
 MSLB_THERE_AND_BACK: Final = Scenario(
     "MSLB, there and back",
-    (migration("m1", "mslb", (0,)), migration("m2", "mslb", (0,), sender=1)),
-    faults("crash", "back", "stale"),
+    (request("m1", "mslb", (0,)), request("m2", "mslb", (0,), sender=1)),
+    faults("crash", "back", "stale", "idle"),
     total=2,
     one_by_one=True,
     groups=1,
     back_writes=2,
 )
-PTLB_BOTH: Final = Scenario("PTLB, two groups", (migration("m1", "ptlb", (0, 1)),), ALL, total=2)
+PTLB_BOTH: Final = Scenario("PTLB, two groups", (request("m1", "ptlb", (0, 1)),), ALL, total=2)
 PTLB_THERE_AND_BACK: Final = Scenario(
     "PTLB, there and back",
-    (migration("m1", "ptlb", (0,)), migration("m2", "ptlb", (0,), sender=1)),
-    faults("crash", "back", "cancel", "stale"),
+    (request("m1", "ptlb", (0,)), request("m2", "ptlb", (0,), sender=1)),
+    faults("crash", "back", "cancel", "stale", "idle"),
     total=2,
     one_by_one=True,
     groups=1,
@@ -80,13 +97,13 @@ PTLB_THERE_AND_BACK: Final = Scenario(
 )
 SIDE_BY_SIDE: Final = Scenario(
     "MSLB beside PTLB",
-    (migration("m1", "mslb", (0,)), migration("m2", "ptlb", (1,))),
+    (request("m1", "mslb", (0,)), request("m2", "ptlb", (1,))),
     faults("crash", "back", "wipe", "mute", "cancel", "corrupt"),
     total=1,
 )
 ASKED_TWICE: Final = Scenario(
     "two amounts from one worker",
-    (migration("m1", "mslb", share=0.5), migration("m2", "mslb", share=0.5)),
+    (request("m1", "mslb", share=0.5), request("m2", "mslb", share=0.5)),
     faults("crash", "cancel"),
     total=1,
 )
@@ -97,6 +114,11 @@ SCENARIOS: Final = (
     TWO_MANAGERS,
     HASTY,
     NO_PACKAGE,
+    LASTING,
+    FULL,
+    UNREADABLE,
+    LOSING,
+    MUTE,
     MSLB_WAVES,
     MSLB_THERE_AND_BACK,
     PTLB_BOTH,
@@ -104,3 +126,40 @@ SCENARIOS: Final = (
     SIDE_BY_SIDE,
     ASKED_TWICE,
 )
+
+MORE: Final = (
+    MSLB_ONE,
+    replace(PTLB_BOTH, name="PTLB, one group", requests=(request("m1", "ptlb", (0,)),), groups=1),
+    MSLB_WAVES,
+    PTLB_BOTH,
+    MSLB_THERE_AND_BACK,
+    PTLB_THERE_AND_BACK,
+    Scenario(
+        "MSLB there, PTLB back",
+        (request("m1", "mslb", (0,)), request("m2", "ptlb", (0,), sender=1)),
+        {},
+        total=0,
+        one_by_one=True,
+        groups=1,
+    ),
+    SIDE_BY_SIDE,
+    ASKED_TWICE,
+    Scenario("MSLB, three groups one after the other", (request("m1", "mslb", (0, 1, 2)),), {}, 0, groups=3),
+    Scenario(
+        "three migrations at once",
+        (request("m1", "mslb", (0,)), request("m2", "ptlb", (1,)), request("m3", "mslb", (2,))),
+        {},
+        total=0,
+        groups=3,
+        single_waves=True,
+    ),
+)
+
+
+def larger(faults_max: int) -> tuple[Scenario, ...]:
+    """With everything that may go wrong, so many times."""
+    everything = dict.fromkeys(FAULTS, faults_max)
+    return tuple(
+        replace(each, name=f"{each.name}, {faults_max} of all faults", faults=everything, total=faults_max)
+        for each in MORE
+    )

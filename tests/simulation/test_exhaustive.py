@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import pytest
 
-from tests.simulation.model import Scenario
+from balancing.protocols import TABLES, CancelRequested
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.search import Found, search
+from tests.simulation.scenarios import FORGETFUL, PTLB_BOTH, SCENARIOS
+from tests.simulation.search import Found, Search, Searched
+from tests.simulation.world import Scenario
+from worker.roles import ROWS
 
 WRITES = {f"mslb:{step}" for step in range(1, 9)} | {f"ptlb:{step}" for step in range(1, 6)}
 
 
+@cache
+def searched(scenario_name: str) -> tuple[Searched, float]:
+    scenario = next(each for each in SCENARIOS if each.name == scenario_name)
+    started = time.monotonic()
+    return Search(scenario).run(), time.monotonic() - started
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 def test_every_world_is_right(scenario: Scenario, capsys: pytest.CaptureFixture[str]) -> None:
-    started = time.monotonic()
-    found = search(scenario)
+    found, seconds = searched(scenario.name)
     with capsys.disabled():
-        print(f"\n{scenario.name}: {found.states} states, {time.monotonic() - started:.1f} s", end=" ")
-    assert found.ends > 0
-    strategies = {migration.strategy for migration in scenario.migrations}
-    assert {point for point in WRITES if point.partition(":")[0] in strategies} <= found.points
+        print(f"\n{scenario.name}: {found.states} states, {found.depth} steps deep, {seconds:.1f} s", end=" ")
+    assert found.complete and found.ends > 0
+    strategies = {request.strategy for request in scenario.requests}
+    if not scenario.broken:
+        assert {point for point in WRITES if point.partition(":")[0] in strategies} <= found.points
+
+
+def test_somebody_cancels_in_every_state() -> None:
+    for scenario, name in ((FORGETFUL, "mslb"), (PTLB_BOTH, "ptlb")):
+        wanted = {(name, row.state) for row in TABLES[name].rows if row.event is CancelRequested}
+        assert wanted <= searched(scenario.name)[0].cancelled
+
+
+def test_every_row_of_the_workers_table_is_taken() -> None:
+    taken = {row for scenario in SCENARIOS for row in searched(scenario.name)[0].rows}
+    assert set(ROWS) <= taken
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
@@ -30,4 +51,4 @@ def test_every_guard_is_needed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) 
     """Each guard of the protocols, removed once: the search finds it."""
     mutant.patch(monkeypatch)
     with pytest.raises(Found):
-        search(mutant.scenario)
+        Search(mutant.scenario).run()
