@@ -14,6 +14,8 @@ LOCKFLAGS ?=
 CASES ?= 50
 SEED ?= 1
 DEPTH ?= 2
+
+SEEDS ?= 200
 MINUTES ?= 20
 
 VENV := .venv
@@ -44,6 +46,10 @@ test: lint ## Lint, then run the tests (ARGS go to pytest)
 .PHONY: test-more
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
 	TRIMTAB_CASES=$(CASES) TRIMTAB_SEED=$(SEED) $(PY) -m pytest tests/spark/test_random_queries.py $(ARGS)
+
+.PHONY: simulate
+simulate: $(PROJECT) ## Tell SEEDS=200 stories of moves and faults, from seed SEED=1 on, in the simulator
+	$(PY) -m tests.simulator --seeds $(SEEDS) --first $(SEED) $(ARGS)
 
 .PHONY: soak
 soak: $(PROJECT) ## The whole system under load, moves and kills (MINUTES=20, SEED=1; ARGS are its options)

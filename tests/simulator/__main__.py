@@ -53,7 +53,8 @@ def _told_well(story: Story, verbose: bool, keep: bool) -> bool:
     started = time.process_time()
     outcome = tell(story, Teller() if verbose else None)
     if outcome.failure is None:
-        print(f"seed {story.seed}: well, {time.process_time() - started:.2f} s of CPU, {outcome.world.spark.committed} batches")
+        spent_s, batches = time.process_time() - started, outcome.world.spark.committed + 1
+        print(f"seed {story.seed}: well, {batches} batches, {spent_s:.2f} s of CPU", flush=True)
         return True
     print(f"seed {story.seed}: {outcome.failure.text}" if keep or verbose else explain(story, outcome.failure))
     return False

@@ -6,7 +6,7 @@ in between, or the manager be killed there. Any client can be cut off, lose a qu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -119,10 +119,10 @@ class AsyncClient:
         self._network.after()
         return answer
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         command = getattr(self._network.server, name)
 
-        def call(*arguments: Any, **options: Any) -> Awaitable[Any]:
+        def call(*arguments: Any, **options: Any) -> Coroutine[Any, Any, Any]:
             return self._call(lambda: command(*arguments, **options))
 
         return call

@@ -32,7 +32,8 @@ class Damage:
     owner: Any
     name: str
     make: Make
-    strategies: tuple[str, ...] = ("mslb",)
+    ways: tuple[str, ...] = ("there",)
+    """Which migrations it shows in (calm.py)."""
 
     def do(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.owner, self.name, self.make(getattr(self.owner, self.name)))
@@ -231,7 +232,7 @@ def _to_the_wrong_worker(original: Any) -> Any:
         owner = routes.owner.copy()
         for group in epoch.moving:
             third = {0, 1, 2} - {int(owner[group]), int(routes.also[group])}
-            owner[group] = min(third)
+            owner[group] = max(third)
         return Routes(owner, routes.also)
 
     return routes_of
@@ -252,8 +253,10 @@ def _no_copies(original: Any) -> Any:
     return routes_of
 
 
-BOTH: Final = ("mslb", "ptlb")
-PTLB: Final = ("ptlb",)
+LOST: Final = ("there, package lost",)
+HELD: Final = ("back, nothing packed",)
+JOINED: Final = ("back, joined",)
+PTLB: Final = ("parallel",)
 DAMAGES: Final[Mapping[str, Damage]] = {
     "take-in inserts nothing": Damage(Engine, "take_in", _takes_in_nothing),
     "take-in loses a stream": Damage(Engine, "take_in", _takes_in_one_stream_less),
@@ -262,27 +265,33 @@ DAMAGES: Final[Mapping[str, Damage]] = {
     "the package lacks a stream": Damage(Engine, "export", _packs_without_one_stream),
     "the package lacks rows": Damage(Engine, "export", _packs_every_second_row),
     "rows that must wait are thrown away": Damage(WorkerMoves, "_keep_aside", _thrown_away),
-    "some rows that waited are lost": Damage(WorkerMoves, "_refiled", _loses_some),
-    "all rows that waited are lost": Damage(WorkerMoves, "_refiled", _loses_all),
-    "rows that waited are joined twice": Damage(WorkerMoves, "_refiled", _joins_twice),
-    "rows that wait are joined, too": Damage(WorkerMoves, "put_aside", _joins_instead_of_waiting),
-    "a silent restore emits": Damage(JoinState, "add_silently", _emits_while_silent),
-    "a silent restore adds nothing": Damage(JoinState, "add_silently", _adds_nothing),
+    "some rows that waited at the receiver are lost": Damage(WorkerMoves, "_refiled", _loses_some, LOST),
+    "all rows that waited at the receiver are lost": Damage(WorkerMoves, "_refiled", _loses_all, LOST),
+    "rows that waited at the receiver are joined twice": Damage(WorkerMoves, "_refiled", _joins_twice, LOST),
+    "rows that wait are joined, too": Damage(WorkerMoves, "put_aside", _joins_instead_of_waiting, LOST),
+    "some rows that waited at the sender are lost": Damage(WorkerMoves, "_refiled", _loses_some, HELD),
+    "all rows that waited at the sender are lost": Damage(WorkerMoves, "_refiled", _loses_all, HELD),
+    "rows that waited at the sender are joined twice": Damage(WorkerMoves, "_refiled", _joins_twice, HELD),
+    "a silent restore emits": Damage(JoinState, "add_silently", _emits_while_silent, JOINED),
+    "a silent restore adds nothing": Damage(JoinState, "add_silently", _adds_nothing, JOINED),
+    "a silent restore loses rows": Damage(WorkerMoves, "_refiled", _loses_some, JOINED),
     "results are doubled in the engine, MSLB": Damage(Engine, "insert", _doubled),
     "results are doubled in the engine, PTLB": Damage(Engine, "insert", _doubled, PTLB),
     "rows are inserted twice, MSLB": Damage(Engine, "insert", _inserted_twice),
     "rows are inserted twice, PTLB": Damage(Engine, "insert", _inserted_twice, PTLB),
     "rows are not inserted, MSLB": Damage(Engine, "insert", _not_inserted),
     "rows are not inserted, PTLB": Damage(Engine, "insert", _not_inserted, PTLB),
-    "output pieces are doubled": Damage(Engine, "results", _pieces_doubled, BOTH),
-    "output pieces lose rows": Damage(Engine, "results", _piece_lost, BOTH),
+    "output pieces are doubled, MSLB": Damage(Engine, "results", _pieces_doubled),
+    "output pieces are doubled, PTLB": Damage(Engine, "results", _pieces_doubled, PTLB),
+    "output pieces lose rows": Damage(Engine, "results", _piece_lost),
     "late too soon, MSLB": Damage(worker.batch, "_late_us", _late_by(600_000)),
     "late too soon, PTLB": Damage(worker.batch, "_late_us", _late_by(600_000), PTLB),
     "late too late, MSLB": Damage(worker.batch, "_late_us", _late_by(-600_000)),
     "late too late, PTLB": Damage(worker.batch, "_late_us", _late_by(-600_000), PTLB),
     "the purge drops too much, MSLB": Damage(Engine, "purge", _purges_by(900_000)),
     "the purge drops too much, PTLB": Damage(Engine, "purge", _purges_by(900_000), PTLB),
-    "groups that left stay": Damage(Engine, "expire", _stays),
+    "groups that left stay, MSLB": Damage(Engine, "expire", _stays),
+    "groups that went back stay": Damage(Engine, "expire", _stays, JOINED),
     "groups that left stay, PTLB": Damage(Engine, "expire", _stays, PTLB),
     "the PTLB sender emits nothing": Damage(Engine, "insert", _sender_emits_nothing, PTLB),
     "the PTLB sender emits what is all new, too": Damage(Engine, "_without_all_new", _emits_all_new, PTLB),
@@ -290,5 +299,6 @@ DAMAGES: Final[Mapping[str, Damage]] = {
     "split sends rows to the wrong worker, PTLB": Damage(split_union.split, "routes_of", _to_the_wrong_worker, PTLB),
     "split sends no copies, MSLB": Damage(split_union.split, "routes_of", _no_copies),
     "split sends no copies, PTLB": Damage(split_union.split, "routes_of", _no_copies, PTLB),
-    "split loses rows": Damage(SplitTask, "_frames", _loses_in_split, BOTH),
+    "split loses rows, MSLB": Damage(SplitTask, "_frames", _loses_in_split),
+    "split loses rows, PTLB": Damage(SplitTask, "_frames", _loses_in_split, PTLB),
 }

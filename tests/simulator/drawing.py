@@ -84,7 +84,7 @@ class _Draft:
         self.weather = Weather(
             **{name: self.random.choice((0.0, 0.0, 0.3, 1.0)) for name in Weather.__dataclass_fields__}
         )
-        self.batches = self.random.randint(25, 50)
+        self.batches = self.random.randint(20, 42)
         self.actions: list[Action] = []
         self.now_us = 10 * SECOND_US
         self.idle: dict[str, int] = {}
@@ -162,7 +162,7 @@ class _Draft:
         faults: dict[str, Any] = {}
         if self._chance(0.5 * bad):
             losers = [[worker, str(random.choice(list(Fate)))] for worker in workers if self._chance(0.4)]
-            faults["losers"] = losers + [losers[0]] if losers and self._chance(0.2) else losers
+            faults["losers"] = [*losers, losers[0]] if losers and self._chance(0.2) else losers
         for name in ("unreported", "rebuilt", "elsewhere"):
             if self._chance(0.2 * bad):
                 faults[name] = [worker for worker in workers if self._chance(0.5)]

@@ -1,7 +1,7 @@
 """Brings a world to its end, and says whether it has come to a good one.
 
-No new faults from here on; those that last stay. Batches and turns go on and event time advances, so everything that was
-begun must end. Then: results are those of the naive join, each group has one owner and nobody else has rows of it,
+No new faults from here on; those that last stay. Batches and turns go on and event time advances, so everything that
+was begun must end. Then: results are those of the naive join, each group has one owner and nobody else has rows of it,
 nothing is left over anywhere, and no audit has found anything.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from balancing.protocols.migration import Migration
@@ -27,7 +28,7 @@ from worker import reference
 from worker.durable import is_aside
 
 ROUNDS_MAX: Final = 120
-ROUNDS_AFTER: Final = 6
+ROUNDS_AFTER: Final = 5
 BUGS: Final = frozenset({"audit", "manager", "protocol", "journal"})
 """Alarms that a fault of the world never is a reason for."""
 FINISHER: Final = "finisher"
@@ -125,7 +126,7 @@ class Ending:
 
     def _epochs(self) -> Iterator[str]:
         epochs = self.spark.epochs
-        for before, after in zip(epochs, epochs[1:], strict=False):
+        for before, after in pairwise(epochs):
             if before != after:
                 yield from (f"epoch {after.number}: {problem}" for problem in breaks_between(before, after))
                 check_epoch(after, self.shape.partitions, self.shape.workers)
@@ -140,7 +141,7 @@ class Ending:
             for role in record.roles:
                 if role.state != RoleState.CLOSED:
                     yield f"worker {worker} has a role left: {role}"
-            if aside := [key for key in durable.frames if is_aside(key, streams)]:
+            if aside := [key for key in durable.rows_kept if is_aside(key, streams)]:
                 yield f"worker {worker} keeps rows aside: {aside}"
             for group, rows in enumerate(outcome.group_state_rows.tolist()):
                 if rows and owners[group] != worker:
@@ -171,7 +172,7 @@ class Ending:
         """Who had the groups of a move when it was closed, each time."""
         epochs = self.spark.epochs
         ends = []
-        for before, after in zip(epochs, epochs[1:], strict=False):
+        for before, after in pairwise(epochs):
             known = before.move(move)
             if known is not None and after.move(move) is None:
                 ends.append(after.owners[known.groups[0]])

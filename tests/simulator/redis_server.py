@@ -1,8 +1,8 @@
 """A Redis in memory that can be hurt: it forgets its last writes, or all of them, stops answering, or answers late.
 
-Values are never changed in place, so what it was before any of the last writes is still there to go back to. Scripts are
-known by their text: each has a twin in Python (redis_scripts.py), and a test holds twin and script together on a real
-server.
+Values are never changed in place, so what it was before any of the last writes is still there to go back to. Scripts
+are known by their text: each has a twin in Python (redis_scripts.py), and a test holds twin and script together on a
+real server.
 """
 
 from __future__ import annotations
@@ -194,9 +194,6 @@ class SimRedis:
 
     def sadd(self, key: str, member: str) -> None:
         self._put(key, set(self._value(key) or ()) | {member})
-
-    def smembers(self, key: str) -> set[str]:
-        return set(self._value(key) or ())
 
     def _ranked(self, key: str) -> list[tuple[str, float]]:
         scores: dict[str, float] = self._value(key) or {}

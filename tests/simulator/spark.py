@@ -28,8 +28,9 @@ from split_union.definition import claim_checkpoint
 from split_union.query import JoinQuery
 from split_union.session import worker_keys
 from split_union.split import SplitTask
+from tests.checkers.cluster import HeapState
 from tests.simulator.shape import Row, Shape
-from tests.simulator.workers import Assignment, HeapState, Lingering, Workers
+from tests.simulator.workers import Assignment, Lingering, Workers
 from trimtab import __version__, offset_log
 from trimtab.epochs import Epoch
 from trimtab.keys import CODE, GROUP
@@ -278,7 +279,7 @@ class FakeSpark:
         workers = self.workers
         for fate in (fate for loser, fate in faults.losers if loser == worker):
             assignment = self._assignment(number, worker, arriving, replace(faults, elsewhere=()))
-            durable = workers.durable[worker].copy()
+            durable = workers.copy_of_state(worker)
             if fate == Fate.LINGERS:
                 workers.lingering.append(Lingering(assignment, durable))
                 continue
@@ -294,7 +295,7 @@ class FakeSpark:
         """The attempt that counts; None where Spark gives the query up."""
         assignment = self._assignment(number, worker, arriving, faults)
         for _ in range(TASK_FAILURES_MAX):
-            durable = self.workers.durable[worker].copy()
+            durable = self.workers.copy_of_state(worker)
             with _failing_tasks():
                 outcome, report = self.workers.attempt(assignment, durable, self._now_ms())
                 if worker not in faults.unreported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.calm import calm_story
+from tests.simulator.calm import WAYS, calm_story
 from tests.simulator.damages import DAMAGES
 from tests.simulator.ending import Ending
 from tests.simulator.story import Story
@@ -25,7 +25,7 @@ def audit_alarms(story: Story) -> tuple[list[str], str]:
 
 
 def test_an_undamaged_story_is_clean_to_the_last_batch() -> None:
-    story = calm_story()
+    story = calm_story(tuple(WAYS))
     with world_of(story) as world:
         for action in story.actions:
             world.do(action)
@@ -47,5 +47,5 @@ def test_an_undamaged_story_is_clean_to_the_last_batch() -> None:
 def test_a_damage_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     damage = DAMAGES[name]
     damage.do(monkeypatch)
-    alarms, ended = audit_alarms(calm_story(strategies=damage.strategies))
+    alarms, ended = audit_alarms(calm_story(damage.ways))
     assert alarms, f"no audit says anything{': ' + ended if ended else ''}"

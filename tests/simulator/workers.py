@@ -4,54 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.checkers.cluster import HeapState
 from tests.simulator.shape import Shape
 from trimtab.epochs import Epoch
 from trimtab.reports import WorkerReport
 from worker.arriving import SplitCounts, read_rows
 from worker.batch import BatchInput, BatchOutcome, run_batch
-from worker.durable import Record, parse_record
-from worker.payload import DurableKey
 from worker.reporting import Attempt, worker_report
 from worker.resident import Residence
 from worker.transfers import TransferStore
 
 CPU_NS_PER_TUPLE: Final = 1_000_000
 CPU_NS_FIXED: Final = 100_000
-
-
-@dataclass
-class HeapState:
-    """A state store on the heap: what Spark's does."""
-
-    frames: dict[DurableKey, tuple[str, bytes]] = field(default_factory=dict)
-    text: str | None = None
-
-    def copy(self) -> HeapState:
-        return HeapState(dict(self.frames), self.text)
-
-    def record(self) -> Record | None:
-        return None if self.text is None else parse_record(self.text)
-
-    def put_record(self, record: Record) -> None:
-        self.text = record.to_text()
-
-    def put_rows(self, key: DurableKey, stream: str, frame: bytes) -> None:
-        assert key not in self.frames, f"{key} is filed twice"
-        self.frames[key] = (stream, frame)
-
-    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
-        return self.frames[key]
-
-    def remove_rows(self, key: DurableKey) -> None:
-        del self.frames[key]
-
-    def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
-        for key in sorted(self.frames):
-            yield key, *self.frames[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +60,11 @@ class Workers:
         """Of each worker, the outcome of its newest committed batch."""
         self._directory = directory
         self._attempts = 0
+
+    def copy_of_state(self, worker: int) -> HeapState:
+        """What the worker's last committed batch left, for an attempt to work on."""
+        committed = self.durable[worker]
+        return HeapState(dict(committed.rows_kept), committed.text)
 
     def attempt(self, assignment: Assignment, durable: HeapState, at_ms: int) -> tuple[BatchOutcome, WorkerReport]:
         """Run the batch on this durable state, which is changed; what the attempt would report."""

@@ -200,7 +200,7 @@ class World:
         receiver = (sender + 1 + receiver % (shape.workers - 1)) % shape.workers
         return MoveRequest(sender=sender, receiver=receiver, groups=names, share=share, **more)
 
-    def cancel(self, id: str, **which: str) -> None:
+    def cancel(self, id: str, **which: Any) -> None:
         self._enqueue(CancelRequest(id=id, query=QUERY, reason="story", by="operator", **which))
 
     def _enqueue(self, request: RebalanceRequest | CancelRequest) -> None:
