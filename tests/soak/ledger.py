@@ -67,7 +67,8 @@ class Ledger:
             return sum(bool(view["outcome"]) for view in self.migrations.values())
 
     def audits(self) -> tuple[Counter[str], list[str]]:
-        """How many audits were clean, incomplete or complaining, and the complaints."""
+        """How many audits were clean, incomplete or complaining, and the complaints. An audit that had no batch to
+        look at (the move was never opened, or Redis forgot it before) is not clean: it has seen nothing."""
         counts: Counter[str] = Counter()
         complaints: list[str] = []
         with self._lock:
@@ -79,6 +80,8 @@ class Ledger:
                 if problems:
                     counts["complaining"] += 1
                     complaints += [f"{view['id']} ({view['strategy']}, {view['outcome']}): {each}" for each in problems]
+                elif not audit.get("checked_batches") and not audit.get("unchecked_batches"):
+                    counts["nothing to check"] += 1
                 else:
                     counts["clean" if audit.get("clean") else "incomplete"] += 1
         return counts, complaints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import traceback
@@ -121,6 +122,7 @@ class Soak:
         print("\n".join(lines), flush=True)
         with suppress(OSError):
             (self._layout.logs / "verdict.txt").write_text("\n".join(lines) + "\n")
+            (self._layout.logs / "migrations.json").write_text(json.dumps(self._ledger.migrations, indent=1))
         return not wrong
 
     def _set_up(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from commands.demo.oracle import JoinVerdict, committed_files, verdict
 from tests.soak.feeder import LATE_BEFORE_US
 from tests.soak.layout import STREAMS, WINDOW_US, Layout
 from tests.soak.ledger import Ledger
 
-RESULTS_MIN = 1_000
-"""Fewer prove little."""
+RESULTS_MIN: Final = 1_000
+PROTOCOLS: Final = ("mslb", "ptlb")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,8 @@ def complaints(ending: Ending, ledger: Ledger) -> list[str]:
         found.append("there is no verdict: the input was not joined to its end")
     elif not judged.good:
         found += [f"results: {judged}", *judged.examples]
-    elif judged.expected < RESULTS_MIN:
-        found.append(f"only {judged.expected} results: this soak proves little")
+    else:
+        found += [f"this soak proves little: {each}" for each in _gaps(judged, ledger)]
     _, alarms = ledger.audits()
     right = judged is not None and judged.good
     found += [f"{'false alarm' if right else 'audit'}: {each}" for each in alarms]
@@ -54,6 +55,16 @@ def complaints(ending: Ending, ledger: Ledger) -> list[str]:
     found += [f"still running: {each}" for each in ending.left_running]
     found += [f"port {each} is still open" for each in ending.ports_open]
     return found
+
+
+def _gaps(judged: Verdict, ledger: Ledger) -> list[str]:
+    """Right results say nothing about moves that did not take place: a starved machine must not pass for a sound one."""
+    gaps = [] if judged.expected >= RESULTS_MIN else [f"only {judged.expected} results"]
+    outcomes = ledger.outcomes()
+    gaps += [f"no {each} move was committed" for each in PROTOCOLS if not outcomes[each, "committed"]]
+    if not ledger.audits()[0]["clean"]:
+        gaps.append("no audit was clean")
+    return gaps
 
 
 def report(ending: Ending, ledger: Ledger) -> list[str]:
