@@ -57,7 +57,7 @@ def complaints(ending: Ending, ledger: Ledger) -> list[str]:
     return found
 
 
-def _gaps(judged: Verdict, ledger: Ledger) -> list[str]:
+def _gaps(judged: JoinVerdict, ledger: Ledger) -> list[str]:
     """Right results say nothing about moves that did not take place: a starved machine must not pass for a sound one."""
     gaps = [] if judged.expected >= RESULTS_MIN else [f"only {judged.expected} results"]
     outcomes = ledger.outcomes()
