@@ -19,3 +19,12 @@ def server() -> Iterator[EmbeddedRedis]:
     """A real Redis-protocol server, empty at first, for the tests of one module."""
     with EmbeddedRedis() as running:
         yield running
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the traces of tests/scenarios anew")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--rewrite"))

@@ -46,6 +46,7 @@ def reconcile(migrations: Iterable[Migration], bound: Epoch, now_ms: int) -> lis
                 found = found.with_wave(number, changed, problem=note if changed.state == State.ROLLED_BACK else "")
                 notes = [*notes, note]
         if notes:
+            found = _with_reason(found, bound)
             instructions += found.noted("Reconciled", now_ms, f"epoch {bound.number}: {'; '.join(notes)}")
     return instructions
 
@@ -149,11 +150,18 @@ def adopt(bound: Epoch, known: Iterable[Migration], now_ms: int) -> list[Instruc
             continue
         if migration is not None and _ended_later(migration, number, bound):
             continue
-        adopted = _adopted(migration, move, bound, name, number, now_ms)
+        adopted = _with_reason(_adopted(migration, move, bound, name, number, now_ms), bound)
         note = f"the journal was gone or behind; made again from move {move.id} in epoch {bound.number}"
         by_id[name] = adopted
         instructions += adopted.noted("Adopted", now_ms, note)
     return instructions
+
+
+def _with_reason(migration: Migration, bound: Epoch) -> Migration:
+    """A record says why a migration goes back, also where only the epoch is left to say that it does."""
+    if migration.problem or not any(wave.state in BACK for wave in migration.waves):
+        return migration
+    return replace(migration, problem=f"epoch {bound.number} recalls it; the reason was lost with the journal")
 
 
 def _ended_later(migration: Migration, number: int, bound: Epoch) -> bool:

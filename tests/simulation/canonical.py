@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from balancing.audit import MigrationAudit
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
-from balancing.protocols.migration import Migration
+from balancing.protocols.migration import COMMITTED, Migration
 from balancing.requests import Rebalance
 from balancing.steering import Steering
 from balancing.triggers import TriggerState
@@ -51,8 +51,9 @@ class Interned(Generic[T]):
 
 
 def plain_migration(migration: Migration) -> Migration:
+    problem = "why" if migration.problem else ""
     return replace(
-        migration, story=(), problem="", reason="", requested_by="", created_ms=0, adopted=False, audit=NO_AUDIT
+        migration, story=(), problem=problem, reason="", requested_by="", created_ms=0, adopted=False, audit=NO_AUDIT
     )
 
 
@@ -144,6 +145,9 @@ class Canon:
             for alarm in instruction.alarms:
                 if alarm.kind == "protocol":
                     raise Wrong(alarm.text)
+            for each in instruction.migrations:
+                if each.done and each.outcome != COMMITTED and not each.problem:
+                    raise Wrong(f"{each.id} ended {each.outcome}, and its record does not say why")
             migrations = tuple(self.migration(each) for each in instruction.migrations)
             rebalances = tuple(self.rebalance(each) for each in instruction.rebalances)
             request = self.requests.of(instruction.request) if instruction.request else NOTHING
