@@ -53,7 +53,7 @@ def draw_shape(random: Random) -> Shape:
         owners=tuple(owners),
         window_us=random.choice((1, 2, 3, 5)) * SECOND_US + random.choice((0, 0, 777)),
         lateness_us=random.choice((0, 0, 500_000, 2 * SECOND_US)),
-        executors=random.randint(1, workers),
+        executors=random.randint(2, workers) if random.random() < 0.8 else 1,
         text_keys=random.random() < 0.25,
     )
 
@@ -85,6 +85,7 @@ class _Draft:
             **{name: self.random.choice((0.0, 0.0, 0.3, 1.0)) for name in Weather.__dataclass_fields__}
         )
         self.batches = self.random.randint(20, 42)
+        self.balances_itself = self.random.random() < 0.2
         self.actions: list[Action] = []
         self.now_us = 10 * SECOND_US
         self.idle: dict[str, int] = {}
@@ -99,7 +100,8 @@ class _Draft:
         self.keys = list(range(keys))
         self.key_weights = [1 / (key + 1) ** skew for key in self.keys]
         self.rows_max = {2: 5, 3: 4, 4: 3}[len(self.shape.names)]
-        self.fault_left = 0
+        self.fault_left = self.thefts_left = 0
+        """For how many batches more the store has its fault, or loses what is in it."""
 
     def story(self) -> Story:
         self._add("manager_starts", manager=MANAGERS[0])
@@ -166,7 +168,7 @@ class _Draft:
         for name in ("unreported", "rebuilt", "elsewhere"):
             if self._chance(0.2 * bad):
                 faults[name] = [worker for worker in workers if self._chance(0.5)]
-        if self._chance(0.1 * bad):
+        if self._chance(0.15 * bad):
             faults["no_task"] = True
         if self._chance(0.5):
             faults["order"] = random.randrange(self.shape.workers)
@@ -229,8 +231,12 @@ class _Draft:
             self._add("store_unreadable", times=random.choice((1, 1, 2, 5)))
         if self._chance(0.3 * bad):
             self._add("package_corrupted", number=random.randrange(100))
-        if self._chance(0.3 * bad):
-            self._add("package_lost", number=random.randrange(100))
+        if self._chance(0.08 * bad):
+            self.thefts_left = random.randint(2, 7)
+        if self.thefts_left or self._chance(0.2 * bad):
+            self.thefts_left = max(0, self.thefts_left - 1)
+            for _ in range(random.choice((1, 1, 3))):
+                self._add("package_lost", number=random.randrange(100))
 
     # -- the operator
 
@@ -240,7 +246,7 @@ class _Draft:
             which = {"rebalance": f"r{number}"} if self._chance(0.5) else {"migration": f"r{number}-1"}
             self._add("cancel", id=f"c{len(self.actions)}", **which)
         self.cancels = {number: left - 1 for number, left in self.cancels.items() if left}
-        if self._chance(0.35):
+        if self._chance(0.1 if self.balances_itself else 0.35):
             self._ask()
             if self._chance(0.15 + 0.3 * bad):
                 self.cancels[self.requests] = random.randint(0, 7)
@@ -250,11 +256,11 @@ class _Draft:
             self._add("garbage", text=random.choice(GARBAGE))
         if self._chance(0.04 * bad):
             self._add("pin", groups=random.sample(range(self.shape.partitions), random.randint(0, 2)))
-        if self._chance(0.04 * bad):
+        if self._chance(0.15 if self.balances_itself else 0.04 * bad):
             settings = {"auto": True, "start_ratio": 1.05, "stop_ratio": 1.01, "cool_down_s": 1.0, "min_busy": 0.0}
             more = {"min_batches": 2, "measure": random.choice(("cpu", "bytes", "rows")), "min_gain": 0.0}
             self._add("automatic", **settings, **more, policy=random.choice(("level", "pairwise")))
-        elif bad and self._chance(0.05):
+        elif self._chance(0.05):
             self._add("automatic", auto=False)
 
     def _ask(self) -> None:
@@ -292,8 +298,14 @@ class _Draft:
         values: dict[str, Any] = {"rows": self._rows()}
         if faults := self._faults():
             values["faults"] = faults
+            if "no_task" in faults:
+                values["rows"] = {}
         if not whole:
             values["steps"] = random.randint(0, 3)
+            if self._chance(0.2 * self.weather.store) and not self.fault_left:
+                # In mid-batch: attempts of one batch meet with different luck.
+                self.fault_left = 1
+                pieces.append(Action("store_fault", {"fault": str(StoreFault.NEARLY_FULL)}))
             pieces += [Action("go_spark", {"steps": random.randint(1, 4)}) for _ in range(random.randint(0, 2))]
         random.shuffle(pieces)
         self.actions += [Action("batch", values), *pieces]

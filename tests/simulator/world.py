@@ -58,8 +58,6 @@ class World:
             each.name in _CALM and not (each.values.get("faults") or {}).keys() - {"order"} for each in story.actions
         )
         """Whether nothing goes wrong in this story."""
-        self.has_losers = any("losers" in (each.values.get("faults") or ()) for each in story.actions)
-        """Whether attempts that lose may leave packages behind."""
         self.spark.start()
 
     def do(self, action: Action) -> None:
