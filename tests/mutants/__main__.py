@@ -26,6 +26,13 @@ def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, explained: P
     parser.add_argument("--sample", type=int, help="only so many, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (%(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (%(default)s)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=30,
+        metavar="S",
+        help="seconds of tests for one mutant, shared by all test functions that run past it (%(default)s)",
+    )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file of results, and add to it")
     options = parser.parse_args(arguments)
 
@@ -38,7 +45,8 @@ def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, explained: P
     if not mutants:
         parser.error("no mutant is wanted: see --list")
     kept = Kept(options.resume, digest_of_tree(root))
-    return Run(root, plan, modules, kept, read_explanations(explained), options.jobs).execute(mutants)
+    reasons = read_explanations(explained)
+    return Run(root, plan, modules, kept, reasons, options.jobs, options.budget).execute(mutants)
 
 
 def _wanted(modules: Sequence[Module], paths: Sequence[str] | None, text: str | None) -> list[Mutant]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tests.mutants.child import Ran, read_result, try_baseline
 from tests.mutants.plan import Plan
 from tests.mutants.pool import Work, run_all
+from tests.mutants.results import Kept
 from tests.mutants.sites import Module, Mutant
 
 TOGETHER: Final = "all in one process"
@@ -50,16 +51,9 @@ class CheapTests:
 
         return {test: self.ran[test].seconds for test in sorted(tests, key=rank)}
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: asdict(ran) for name, ran in self.ran.items()}
 
-
-def parse_cheap_tests(plan: Plan, body: Mapping[str, Any]) -> CheapTests:
-    return CheapTests(plan, {name: Ran(**ran) for name, ran in body.items()})
-
-
-def measure(root: Path, plan: Plan, modules: Sequence[Module], jobs: int) -> CheapTests:
-    """Run every cheap test without a mutant."""
+def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs: int) -> CheapTests:
+    """Run every cheap test without a mutant, but for files of which that is kept already."""
     paths = sorted({path for pattern in plan.tests for path in root.glob(pattern)})
     files = [path.relative_to(root).as_posix() for path in paths]
 
@@ -73,13 +67,15 @@ def measure(root: Path, plan: Plan, modules: Sequence[Module], jobs: int) -> Che
 
         return Work(name, child)
 
-    waiting = deque([TOGETHER, *files])
+    waiting = deque(name for name in (TOGETHER, *files) if name not in kept.baseline)
     failures: Counter[str] = Counter()
-    ran: dict[str, Ran] = {}
+    ran = {test: Ran(**body) for tests in kept.baseline.values() for test, body in tests.items()}
     for ended in run_all(lambda: work(waiting.popleft()) if waiting else None, jobs):
         result = read_result(ended.directory)
         if ended.exit_code in (0, 5):  # 5: all of its tests are left out
-            ran |= result.tests if ended.about != TOGETHER else {}
+            tests = result.tests if ended.about != TOGETHER else {}
+            kept.add_baseline(ended.about, {test: asdict(each) for test, each in tests.items()})
+            ran |= tests
             continue
         failures[ended.about] += 1
         timed = any(fnmatchcase(result.failed, pattern) for pattern in plan.tests_timed)

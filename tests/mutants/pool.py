@@ -93,6 +93,7 @@ def _fork(work: Work[T], directory: Path) -> int:
         return pid
     code = 99
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         log = os.open(directory / "log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -54,7 +54,8 @@ class Kept:
     def __init__(self, path: Path | None, tree: str) -> None:
         self._path = path
         self.tree = tree
-        self.baseline: dict[str, Any] | None = None
+        self.baseline: dict[str, dict[str, Any]] = {}
+        """By file, what its tests did without a mutant."""
         self._verdicts: dict[str, Verdict] = {}
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -64,7 +65,7 @@ class Kept:
         if "baseline" not in body:
             self._verdicts[body["id"]] = Verdict(**body)
         elif body["tree"] == self.tree:
-            self.baseline = body["baseline"]
+            self.baseline[body["file"]] = body["baseline"]
 
     def verdict(self, mutant: Mutant, module: str) -> Verdict | None:
         """What is known and still holds: a survivor is tried again after any change, a killed one after a change of its
@@ -77,8 +78,8 @@ class Kept:
     def add(self, verdict: Verdict) -> None:
         self._append(asdict(verdict))
 
-    def add_baseline(self, baseline: dict[str, Any]) -> None:
-        self._append({"baseline": baseline, "tree": self.tree})
+    def add_baseline(self, file: str, tests: dict[str, Any]) -> None:
+        self._append({"file": file, "baseline": tests, "tree": self.tree})
 
     def _append(self, body: dict[str, Any]) -> None:
         if self._path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.cheap import BaselineFailed, CheapTests, measure, parse_cheap_tests
+from tests.mutants.cheap import BaselineFailed, CheapTests, measure
 from tests.mutants.plan import Plan
 from tests.mutants.results import Kept, Verdict, digest_of, summary
 from tests.mutants.sites import Module, Mutant
@@ -28,16 +29,18 @@ class Run:
     kept: Kept
     explained: Mapping[str, str]
     jobs: int
+    budget_s: float
 
     def execute(self, mutants: Sequence[Mutant]) -> int:
         """All of it; returns the exit code."""
         started = time.monotonic()
         verdicts: dict[str, Verdict] = {}
         interrupted = False
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with tempfile.TemporaryDirectory(prefix="trimtab-mutants-") as bytecode:
             self._preload(bytecode)
             try:
-                tests = self._cheap_tests()
+                tests = measure(self.root, self.plan, self.modules, self.kept, self.jobs)
                 seconds = sum(ran.seconds for ran in tests.ran.values())
                 print(f"{len(tests.ran)} cheap tests pass, {seconds:.0f} s of tests", flush=True)
                 progress = Progress(len(mutants))
@@ -48,6 +51,7 @@ class Run:
                 print(error)
                 return 2
             except KeyboardInterrupt:
+                print("interrupted")
                 interrupted = True
         all_ids = [mutant.id for module in self.modules for mutant in module.mutants]
         lines, unexplained = summary(mutants, verdicts, self.explained, all_ids)
@@ -67,13 +71,6 @@ class Run:
         gc.collect()
         gc.freeze()
 
-    def _cheap_tests(self) -> CheapTests:
-        if self.kept.baseline is not None:
-            return parse_cheap_tests(self.plan, self.kept.baseline)
-        tests = measure(self.root, self.plan, self.modules, self.jobs)
-        self.kept.add_baseline(tests.to_json())
-        return tests
-
     def _verdicts(self, mutants: Sequence[Mutant], tests: CheapTests) -> Iterator[Verdict]:
         """Known ones first, then as they come."""
         digests = {module.path: digest_of([self.root / module.path]) for module in self.modules}
@@ -84,7 +81,7 @@ class Run:
                 todo.append(mutant)
             else:
                 yield known
-        trials = Trials(self.root, self.modules, tests, self.explained, self.jobs)
+        trials = Trials(self.root, self.modules, tests, self.explained, jobs=self.jobs, budget_s=self.budget_s)
         for found in trials.run(todo):
             verdict = Verdict(
                 id=found.mutant.id,

@@ -17,7 +17,7 @@ from tests.mutants.sites import Module, Mutant
 LIMIT_S: Final = 5
 LIMIT_FACTOR: Final = 5
 """A test may use this much of the processor, and this many times what it uses without a mutant."""
-EXPLAINED_BUDGET_S: Final = 15
+EXPLAINED_BUDGET_S: Final = 8
 """For a mutant that is known to survive: enough to notice most explanations that have become wrong."""
 
 
@@ -41,13 +41,21 @@ class Found:
 
 class Trials:
     def __init__(
-        self, root: Path, modules: Sequence[Module], tests: CheapTests, explained: Collection[str], jobs: int
+        self,
+        root: Path,
+        modules: Sequence[Module],
+        tests: CheapTests,
+        explained: Collection[str],
+        *,
+        jobs: int,
+        budget_s: float,
     ) -> None:
         self._root = root
         self._modules = {module.path: module for module in modules}
         self._tests = tests
         self._explained = explained
         self._jobs = jobs
+        self._budget_s = budget_s
         self._again: deque[Trial] = deque()
         self._kills: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         """By module and function: which tests have killed mutants of it. They go first."""
@@ -75,7 +83,8 @@ class Trials:
 
     def _first_trial(self, mutant: Mutant) -> Trial:
         tests = self._tests.of(mutant, self._kills[mutant.module, mutant.scope])
-        return Trial(mutant, within(tests, EXPLAINED_BUDGET_S) if mutant.id in self._explained else tests)
+        budget_s = min(EXPLAINED_BUDGET_S, self._budget_s) if mutant.id in self._explained else self._budget_s
+        return Trial(mutant, within(tests, budget_s))
 
     def _work(self, trial: Trial) -> Work[Trial]:
         tests = {trial.doubted: trial.tests[trial.doubted]} if trial.doubted else trial.tests

@@ -170,7 +170,7 @@ def test_what_a_file_of_results_still_says(tmp_path: Path) -> None:
     kept = Kept(file, tree="one")
     kept.add(Verdict(id=killed.id, outcome="killed", test="t", seconds=1, module="m", tree="one"))
     kept.add(Verdict(id=survivor.id, outcome="survived", test="", seconds=1, module="m", tree="one"))
-    kept.add_baseline({"t": {"seconds": 1.0, "hits": []}})
+    kept.add_baseline("t.py", {"t": {"seconds": 1.0, "hits": []}})
     same, other = Kept(file, tree="one"), Kept(file, tree="two")
     assert same.verdict(killed, "m") and same.verdict(survivor, "m") and same.baseline
     assert other.verdict(killed, "m") and not other.verdict(survivor, "m") and not other.baseline
