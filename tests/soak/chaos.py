@@ -25,10 +25,13 @@ from tests.soak.transfer_store import StoreBlock
 RETRY_S: Final = 1.0
 RETRIES_MAX: Final = 120
 """A fault that finds no victim (a driver that is just starting) waits for one for so long."""
-SETTLED_BATCHES: Final = 2
+SETTLED_BATCHES: Final = 5
+"""A fault that hurts the query's own processes waits until so many batches were committed since the last one, however
+long that takes. By the clock alone a busy machine would spend the soak starting drivers, and nothing would be moved."""
 HASTE: Final = 0.25
-"""Of the faults that hurt the query's own processes, the share that does not wait until it has recovered from the last
-one. If none waited, the query would spend the soak starting, and nothing would ever be moved."""
+"""The share of faults that may hit a query that is still recovering: one in each recovery, and never the driver again,
+so that recovery itself is tested and yet comes to an end."""
+DRIVER_FAULTS: Final = frozenset({"driver-killed", "driver-machine-lost"})
 QUERY_FAULTS: Final = frozenset(
     {
         "python-worker-killed",
@@ -71,6 +74,7 @@ class Chaos:
         self._due: list[tuple[float, int, Fault, int]] = []
         self._mends: list[tuple[float, int, Mend]] = []
         self._hurt_at_batch = -SETTLED_BATCHES
+        self._hurried = False
         self.news = "none yet"
 
     def begin(self) -> None:
@@ -88,6 +92,8 @@ class Chaos:
 
     def mend_all(self) -> None:
         """No further fault. What mends itself only when the system has coped with it goes on in `step`."""
+        for _, _, fault, _ in self._due:
+            self._ledger.miss(fault.kind)
         self._due.clear()
         mends, self._mends = self._mends, []
         for _, _, mend in mends:
@@ -98,8 +104,10 @@ class Chaos:
         heapq.heappush(self._due, (at, self._number, fault, tries))
 
     def _inflict(self, fault: Fault, tries: int) -> None:
-        if fault.kind in QUERY_FAULTS and not self._may_hurt_query(tries):
-            self._push(time.monotonic() + RETRY_S, fault, tries + 1)
+        settled = self._settled()
+        if fault.kind in QUERY_FAULTS and not settled and not self._in_haste(fault, tries):
+            # Waiting for the query does not count as a search for a victim; but the dice are thrown once.
+            self._push(time.monotonic() + RETRY_S, fault, max(1, tries))
             return
         act: Callable[[Fault], bool] = getattr(self, "_" + fault.kind.replace("-", "_"))
         done = False
@@ -109,16 +117,20 @@ class Chaos:
             self._ledger.fault(fault.kind)
             if fault.kind in QUERY_FAULTS:
                 self._hurt_at_batch = self._world.progress.committed()
+                self._hurried = not settled
             self.news = fault.kind
         elif tries < RETRIES_MAX:
             self._push(time.monotonic() + RETRY_S, fault, tries + 1)
         else:
             self._ledger.miss(fault.kind)
 
-    def _may_hurt_query(self, tries: int) -> bool:
-        if self._world.progress.committed() >= self._hurt_at_batch + SETTLED_BATCHES or tries >= RETRIES_MAX:
-            return True
-        return tries == 0 and self._rng.random() < HASTE
+    def _settled(self) -> bool:
+        return self._world.progress.committed() >= self._hurt_at_batch + SETTLED_BATCHES
+
+    def _in_haste(self, fault: Fault, tries: int) -> bool:
+        if tries > 0 or self._hurried or fault.kind in DRIVER_FAULTS:
+            return False
+        return self._rng.random() < HASTE
 
     def _later(self, seconds: float, mend: Mend) -> bool:
         self._number += 1

@@ -17,7 +17,7 @@ class Ledger:
         self._lock = threading.Lock()
         self.faults: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
-        """Faults that found no victim."""
+        """Faults that found no victim, or whose time did not come."""
         self.asked: Counter[tuple[str, str]] = Counter()
         """(request, answer) -> how often."""
         self.failures: list[str] = []

@@ -58,7 +58,7 @@ def complaints(ending: Ending, ledger: Ledger) -> list[str]:
 
 
 def _gaps(judged: JoinVerdict, ledger: Ledger) -> list[str]:
-    """Right results say nothing about moves that did not take place: a starved machine must not pass for a sound one."""
+    """Right results say nothing about moves that never took place: a starved machine must not pass for a sound one."""
     gaps = [] if judged.expected >= RESULTS_MIN else [f"only {judged.expected} results"]
     outcomes = ledger.outcomes()
     gaps += [f"no {each} move was committed" for each in PROTOCOLS if not outcomes[each, "committed"]]
@@ -76,7 +76,7 @@ def report(ending: Ending, ledger: Ledger) -> list[str]:
         f"faults ({ledger.faults.total()}): {_counted(ledger.faults)}",
     ]
     if ledger.missed:
-        lines.append(f"faults without a victim: {_counted(ledger.missed)}")
+        lines.append(f"faults that found no victim or no time: {_counted(ledger.missed)}")
     lines.append(f"moves ({outcomes.total()}):")
     lines += [f"  {strategy:<5} {outcome:<30} {count:>5}" for (strategy, outcome), count in sorted(outcomes.items())]
     lines.append(f"requests ({ledger.asked.total()}):")
