@@ -70,12 +70,10 @@ from balancing.comparing import (
     where,
 )
 from trimtab.evidence import Seen
-from trimtab.moves import Move, parse_move_id
+from trimtab.moves import BATCHES_AFTER_CLOSE, Move, parse_move_id
 from trimtab.reports import MoveReport, WorkerReport
 
 PROBLEMS_KEPT: Final = 20
-BATCHES_AFTER_CLOSE: Final = 2
-"""Workers report on a move in the batch that closes it, and in so many more."""
 
 
 @dataclass(frozen=True, kw_only=True)

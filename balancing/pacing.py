@@ -8,7 +8,9 @@ slowest executor, so the budget is an executor's: all waves that it has a part i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
+
+from balancing.words import Order
 
 FACTOR_MAX: Final = 1.5
 """No batch takes longer than this many times the median one, unless the user says otherwise."""
@@ -40,7 +42,7 @@ def next_wave(
     remaining: Iterable[int],
     group_bytes: Mapping[int, float],
     budget_bytes: int | None,
-    order: Literal["hot-first", "hot-last"] = "hot-first",
+    order: Order = "hot-first",
     used_bytes: float = 0,
 ) -> tuple[int, ...]:
     """The groups that move next: the hottest (or coldest) first, as many as fit.

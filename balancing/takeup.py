@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
@@ -21,6 +20,7 @@ from balancing.requests import (
 from balancing.selection import nearest
 from balancing.situation import Situation
 from balancing.strategy import Choice, choose
+from balancing.words import Strategy
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def accept(request: RebalanceRequest, situation: Situation, snapshot: Snapshot |
 
 def choose_strategy(
     request: RebalanceRequest, move: MoveRequest, situation: Situation, snapshot: Snapshot | None
-) -> tuple[Literal["ptlb", "mslb"], str]:
+) -> tuple[Strategy, str]:
     """The strategy asked for, or the cheaper one and why."""
     asked = move.strategy or request.strategy
     if asked != "auto":

@@ -201,6 +201,20 @@ class BenchmarkQuery:
         store = self.bench.store
         return batches_waited({batch: store.reports(self.name, batch).values() for batch in range(first, last + 1)})
 
+    def evidence_share(self, first: int, last: int) -> float:
+        """Of the time of these batches, what collecting evidence for the audit took: a batch waits for its slowest
+        worker, so the largest part counts."""
+        spent_ms = sum(
+            max(
+                (report.phase_ns.get("evidence", 0) for report in self.bench.store.reports(self.name, batch).values()),
+                default=0,
+            )
+            / 1e6
+            for batch in range(first, last + 1)
+        )
+        whole_ms = sum(ms for batch, ms in self.batch_ms.items() if first <= batch <= last)
+        return spent_ms / whole_ms if whole_ms else 0.0
+
     def results(self) -> int:
         return int(self.bench.spark.read.parquet(str(self.output)).count())
 
@@ -362,6 +376,7 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     median = statistics.median(before)
     bench.console.print(f"  {outcome.state} in {len(during)} batches and {len(migration.waves)} waves, {state:,} rows")
     waited = trial.waited(begun + 1, ended)
+    evidence = trial.evidence_share(begun + 1, ended)
     shutil.rmtree(bench.scratch / name, ignore_errors=True)
     return {
         "state_rows": state,
@@ -371,6 +386,7 @@ def paced_move(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         "longest_ms": max(during.values()),
         "longest batch": max(during.values()) / median,
         "batches_waited": waited,
+        "evidence": evidence,
         "outcome": outcome.state,
         "audit": migration.audit.to_json(),
         "history_ms": [ms for _, ms in sorted(trial.batch_ms.items())],
@@ -411,11 +427,13 @@ def parallel_track(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     took = (reached - max(newest_old)) / BATCH_US
     allowed = (shape.window_us + shape.lateness_us) / BATCH_US + 3
     waited = trial.waited(begun + 1, ended)
+    evidence = trial.evidence_share(begun + 1, ended)
     shutil.rmtree(bench.scratch / name, ignore_errors=True)
     return {
         "batches_of_event_time": took,
         "allowed": allowed,
         "batches_waited": waited,
+        "evidence": evidence,
         "outcome": outcome.state,
         "audit": migration.audit.to_json(),
         "exact": outcome.state == "committed",
@@ -442,12 +460,14 @@ def figures_of(measured: dict[str, Any]) -> list[Figure]:
         figures += [
             Figure(text, part["longest batch"], 1.5, "x"),
             Figure("moving state: batches that a row of a moved group waits", part["batches_waited"], 1),
+            Figure("moving state: evidence for the audit, of the time", 100 * part["evidence"], 2, " %"),
         ]
     if part := measured.get("ptlb"):
         text = "parallel track: batches of event time after the largest old timestamp"
         figures += [
             Figure(text, part["batches_of_event_time"], part["allowed"]),
             Figure("parallel track: batches that a row waits", part["batches_waited"], 0),
+            Figure("parallel track: evidence for the audit, of the time", 100 * part["evidence"], 2, " %"),
         ]
     wrong = [name for name, part in measured.items() if not part["exact"]]
     return [*figures, Figure("parts that moved nothing, or whose results differ", len(wrong), 0)]

@@ -102,6 +102,10 @@ class RoleState(StrEnum):
     """The move is closed; the worker counts for some batches more (the audit wants it)."""
 
 
+BATCHES_AFTER_CLOSE: Final = 2
+"""Workers report on a move in the batch that closes it, and in so many more: the audit wants it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Move:
     """One open move in an epoch."""

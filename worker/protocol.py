@@ -22,7 +22,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import CorruptState
 from trimtab.evidence import Evidence, Tally, arriving_digests, tally_of
 from trimtab.keys import GROUP, timestamps_us
-from trimtab.moves import Kind, Move, RoleState, Side
+from trimtab.moves import BATCHES_AFTER_CLOSE, Kind, Move, RoleState, Side
 from trimtab.reports import MoveReport
 from worker.buffers import Int64s, flags_of
 from worker.continuity import check_continuity, owned_groups
@@ -32,7 +32,6 @@ from worker.movable import FiledRows, MovableState
 from worker.package import BYTES_MAX, Package, digest_text, pack
 from worker.payload import DurableKey
 from worker.roles import (
-    BATCHES_AFTER_CLOSE,
     Action,
     Arrival,
     Fact,

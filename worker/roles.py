@@ -40,9 +40,6 @@ from typing import Final
 from trimtab.errors import CorruptState
 from trimtab.moves import Kind, Move, RoleState, Side, Way, is_switched
 
-BATCHES_AFTER_CLOSE: Final = 2
-"""For so many batches after the one that closes its move a role stays in the record: it only counts, for the audit."""
-
 
 class Fact(StrEnum):
     """What a worker learns about a move, in the order in which a batch learns it."""

@@ -37,7 +37,7 @@ from worker.payload import DurableKey
 from worker.reporting import Attempt, worker_report
 from worker.resident import Residence, local_directory
 from worker.spec import JoinSpec
-from worker.transfers import TransferStore
+from worker.transfers import ATTEMPTS_THAT_INSIST, TransferStore
 
 log = logging.getLogger("trimtab.worker")
 
@@ -108,7 +108,8 @@ class JoinWorker(StatefulProcessor):
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
         residence = Residence(local_directory(), query_id, worker)
-        transfers = TransferStore(task.checkpoint, task.transfer_key)
+        insists = context.attemptNumber() < ATTEMPTS_THAT_INSIST
+        transfers = TransferStore(task.checkpoint, task.transfer_key, insists=insists)
         outcome = run_batch(task.spec, given, self._durable, residence, transfers, schema)
         for piece in outcome.pieces:
             yield self._output(piece)

@@ -30,11 +30,20 @@ _PROBES: Final = "probe"
 """A folder beside those of the moves, whose names have a wave and so are never this one."""
 
 
+ATTEMPTS_THAT_INSIST: Final = 2
+"""So many attempts at a task fail where the store cannot be read; the next one goes on without it."""
+
+
 class TransferStore:
-    def __init__(self, checkpoint: str, key: bytes) -> None:
+    """`insists`: a store that cannot be read is an error, which Spark answers with another attempt: the trouble may
+    pass, and the package is there. A store that is gone for good must not stop the query, so a later attempt takes what
+    it cannot read for missing: rows wait, and the manager recalls the move, which needs no store."""
+
+    def __init__(self, checkpoint: str, key: bytes, *, insists: bool = True) -> None:
         where = Checkpoint(checkpoint)
         self._filesystem = where.filesystem
         self._root = f"{where.root}/{FOLDER}"
+        self._insists = insists
         self.key = key
 
     def put(self, move: str, batch: int, digest: str, data: bytes) -> None:
@@ -53,12 +62,12 @@ class TransferStore:
             raise
 
     def has(self, move: str, since_batch: int, digest: str) -> bool:
-        """Whether there is a package with these rows, by its name. Raises OSError where the store cannot be listed."""
+        """Whether there is a package with these rows, by its name. May raise OSError (see `insists`)."""
         return any(f"-{digest}-" in path for path, _ in self._ready(move, since_batch))
 
     def packages(self, move: str, since_batch: int = 0) -> list[Package]:
         """The good packages of a move, packed in `since_batch` or later: an earlier move of the same name may have left
-        some. Those that are not good are put aside. Raises OSError where the store cannot be read."""
+        some. Those that are not good are put aside. May raise OSError (see `insists`)."""
         found: list[Package] = []
         for path, size in self._ready(move, since_batch):
             try:
@@ -71,6 +80,9 @@ class TransferStore:
                 # Where nothing may be renamed it stays, and is not good next time either.
                 with suppress(OSError):
                     self._filesystem.move(path, path + _CORRUPT)
+            except OSError:
+                if self._insists:
+                    raise
         return found
 
     def probe(self, bytes_needed: int) -> str:
@@ -119,8 +131,13 @@ class TransferStore:
                 self.remove(entry.base_name)
 
     def _ready(self, move: str, since_batch: int) -> list[tuple[str, int]]:
-        """Raises OSError where the store cannot be listed: that says nothing about what is in it."""
+        """A store that cannot be listed says nothing about what is in it: an error, as long as it `insists`."""
         selector = pafs.FileSelector(f"{self._root}/{move}", allow_not_found=True)
-        entries = self._filesystem.get_file_info(selector)
+        try:
+            entries = self._filesystem.get_file_info(selector)
+        except OSError:
+            if self._insists:
+                raise
+            return []
         ready = [entry for entry in entries if entry.base_name.endswith(_READY)]
         return sorted((e.path, e.size) for e in ready if int(e.base_name.partition("-")[0]) >= since_batch)

@@ -31,6 +31,7 @@ from balancing.protocols.events import (
 from balancing.protocols.mslb import MSLB
 from balancing.protocols.ptlb import PTLB
 from balancing.protocols.table import BACK, FINAL, Row, State, Table
+from balancing.words import Order, ShareMeasure, Strategy
 from trimtab.errors import TrimtabError
 from trimtab.moves import Kind, Way, move_id
 
@@ -52,7 +53,7 @@ class Request:
     """What is to move: these groups, or those whose load comes nearest to a share of the sender's."""
 
     share: float = 0.0
-    measure: Literal["cpu", "bytes"] = "cpu"
+    measure: ShareMeasure = "cpu"
     groups: tuple[int, ...] = ()
 
 
@@ -63,7 +64,7 @@ class Pace:
     max_pause_ms: float | None = None
     """A batch may take so much longer; None: the default factor (balancing/pacing.py). How many bytes that makes is
     reckoned for each wave, from what those before it cost."""
-    order: Literal["hot-first", "hot-last"] = "hot-first"
+    order: Order = "hot-first"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class Migration:
     id: str
     query: str
     incarnation: str
-    strategy: Literal["mslb", "ptlb"]
+    strategy: Strategy
     sender: int
     receiver: int
     request: Request
@@ -388,7 +389,7 @@ def parse_migration(body: Mapping[str, Any]) -> Migration:
     return Migration(**fields)
 
 
-def strategy_of(kind: Kind) -> Literal["mslb", "ptlb"]:
+def strategy_of(kind: Kind) -> Strategy:
     """The protocol that opens moves of a kind."""
     return "ptlb" if PTLB.kind == kind else "mslb"
 

@@ -129,9 +129,8 @@ SCENARIOS: Final = (
 
 MORE: Final = (
     MSLB_ONE,
-    replace(PTLB_BOTH, name="PTLB, one group", requests=(request("m1", "ptlb", (0,)),), groups=1),
-    MSLB_WAVES,
     PTLB_BOTH,
+    MSLB_WAVES,
     MSLB_THERE_AND_BACK,
     PTLB_THERE_AND_BACK,
     Scenario(
@@ -144,7 +143,14 @@ MORE: Final = (
     ),
     SIDE_BY_SIDE,
     ASKED_TWICE,
-    Scenario("MSLB, three groups one after the other", (request("m1", "mslb", (0, 1, 2)),), {}, 0, groups=3),
+    Scenario(
+        "MSLB, three groups one after the other",
+        (request("m1", "mslb", (0, 1, 2)),),
+        {},
+        total=0,
+        groups=3,
+        single_waves=True,
+    ),
     Scenario(
         "three migrations at once",
         (request("m1", "mslb", (0,)), request("m2", "ptlb", (1,)), request("m3", "mslb", (2,))),

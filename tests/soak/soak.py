@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,6 +59,17 @@ class SoakOptions:
     mark: str
 
 
+@contextmanager
+def shielded() -> Iterator[None]:
+    """No signal breaks off what is inside: an impatient second Ctrl-C would leave a cluster running."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Soak:
     def __init__(self, options: SoakOptions, layout: Layout, stop: StopRequest) -> None:
         self._options = options
@@ -100,7 +112,8 @@ class Soak:
         except Exception:
             self._ledger.fail(traceback.format_exc())
         finally:
-            left, ports = self._tear_down()
+            with shielded():
+                left, ports = self._tear_down()
         judged: JoinVerdict | None = None
         if finished:
             print("DuckDB joins the same input files ...", flush=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from balancing.audit import BATCHES_AFTER_CLOSE, PROBLEMS_KEPT, AuditVerdict, MigrationAudit, parse_audit
+from balancing.audit import PROBLEMS_KEPT, AuditVerdict, MigrationAudit, parse_audit
 from balancing.committed import CommittedBatch
 from tests.unit.audit_plane import DAMAGES, MIGRATION, WORKERS, History, make_report
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.evidence import Evidence, Seen, Tally
-from trimtab.moves import Kind, Move, RoleState, Side, Way
+from trimtab.moves import BATCHES_AFTER_CLOSE, Kind, Move, RoleState, Side, Way
 from trimtab.reports import MoveReport, WorkerReport
 
 M = MIGRATION

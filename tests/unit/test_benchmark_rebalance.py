@@ -38,9 +38,9 @@ def test_batches_that_rows_wait(held: list[dict[str, int] | None], waited: int) 
 
 
 def test_a_wanted_figure_that_is_missed_is_told() -> None:
-    part = {"state_rows": 10, "waves": 2, "longest batch": 1.4, "batches_waited": 1, "exact": True}
+    part = {"state_rows": 10, "waves": 2, "longest batch": 1.4, "batches_waited": 1, "evidence": 0.01, "exact": True}
     assert all(figure.met for figure in figures_of({"mslb": part}))
-    for missed in ({"longest batch": 1.6}, {"batches_waited": 2}, {"exact": False}):
+    for missed in ({"longest batch": 1.6}, {"batches_waited": 2}, {"evidence": 0.03}, {"exact": False}):
         assert [figure.met for figure in figures_of({"mslb": {**part, **missed}})].count(False) == 1
     assert Figure("x", 0.94, 0.95, "x", at_least=True).row() == ("x", "0.94x", ">= 0.95x", "NO")
     assert Figure("x", 10, 10).row() == ("x", "10", "<= 10", "yes")

@@ -143,8 +143,12 @@ def test_ids_survive_unrelated_edits() -> None:
     assert [mutant.id for mutant in _module(edited).mutants if ":C.f:" in mutant.id] == before
 
 
-def test_the_plan_finds_guards_and_ids_are_unique() -> None:
-    modules = read_modules(ROOT, PLAN)
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return read_modules(ROOT, PLAN)
+
+
+def test_the_plan_finds_guards_and_ids_are_unique(modules: list[Module]) -> None:
     ids = [mutant.id for module in modules for mutant in module.mutants]
     assert len(ids) > 400
     assert len(set(ids)) == len(ids)
@@ -152,8 +156,8 @@ def test_the_plan_finds_guards_and_ids_are_unique() -> None:
         instrumented(module)
 
 
-def test_every_mutant_of_a_module_compiles() -> None:
-    module = next(module for module in read_modules(ROOT, PLAN) if module.path == "manager/journal.py")
+def test_every_mutant_of_a_module_compiles(modules: list[Module]) -> None:
+    module = next(module for module in modules if module.path == "manager/journal.py")
     for mutant in module.mutants:
         mutated(module, mutant)
 

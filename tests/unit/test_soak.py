@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,7 @@ from tests.soak.feeder import DISORDER_US, LATE_BEFORE_US, LATE_ROWS, SLICE_US, 
 from tests.soak.layout import STREAMS, Layout
 from tests.soak.ledger import Ledger
 from tests.soak.schedule import KINDS, Fault, make_schedule
+from tests.soak.soak import shielded
 from tests.soak.transfer_store import StoreBlock
 from tests.soak.verdict import Ending, complaints
 
@@ -118,6 +121,14 @@ def test_a_blocked_store_takes_nothing(tmp_path: Path, readable: bool) -> None:
     block.block(readable=readable)
     block.free()
     assert sorted(path.name for path in transfers.iterdir()) == ["m1", "m2"]
+
+
+def test_a_second_signal_does_not_break_off_the_teardown() -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with shielded():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def view(name: str, outcome: str | None, **audit: Any) -> dict[str, Any]:

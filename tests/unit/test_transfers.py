@@ -64,3 +64,28 @@ def test_a_store_that_is_full_is_not_filled_further(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list((tmp_path / FOLDER / "m.w1").iterdir()) == []
+
+
+def unreadable(directory: Path) -> str:
+    """A checkpoint whose transfer store cannot be listed: a link that leads to itself."""
+    folder = directory / "trimtab"
+    folder.mkdir()
+    (folder / "transfers").symlink_to(folder / "transfers")
+    return str(directory)
+
+
+def test_a_store_that_cannot_be_listed_fails_the_task(tmp_path: Path) -> None:
+    """The trouble may pass: Spark tries again."""
+    store = TransferStore(unreadable(tmp_path), b"key")
+    with pytest.raises(OSError, match="transfers"):
+        store.packages("m.w1")
+    with pytest.raises(OSError, match="transfers"):
+        store.has("m.w1", 0, "digest")
+
+
+def test_a_store_that_is_gone_for_good_does_not_stop_the_query(tmp_path: Path) -> None:
+    """A later attempt goes on without it: rows wait, and the manager recalls the move."""
+    store = TransferStore(unreadable(tmp_path), b"key", insists=False)
+    assert store.packages("m.w1") == []
+    assert not store.has("m.w1", 0, "digest")
+    assert store.probe(1)
