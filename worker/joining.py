@@ -74,6 +74,8 @@ class JoinState:
 
     def freeze(self, groups: Collection[int], horizon_us: int) -> None:
         self.engine.freeze(groups, horizon_us)
+        # A batch that ran no task has purged nothing: what had expired by its watermark is not stored any more.
+        self.kept_since[list(groups)] = np.maximum(self.kept_since[list(groups)], horizon_us)
 
     def unfreeze(self, groups: Collection[int]) -> None:
         self.engine.unfreeze(groups)

@@ -176,10 +176,16 @@ class _Draft:
 
     def _of_redis(self) -> None:
         random, bad = self.random, self.weather.redis
-        if self._chance(0.06 * bad):
-            self._add("redis_forgets", writes=random.choice((1, 2, 5, 20, 60, 200)))
-        if self._chance(0.02 * bad):
-            self._add("redis_flushed")
+        if self._chance(0.1 * bad):
+            forgets = Action("redis_forgets", {"writes": random.choice((1, 2, 5, 20, 40, 60, 200))})
+            self.actions.append(forgets if self._chance(0.8) else Action("redis_flushed"))
+            if self._chance(0.5):
+                # Nobody is left who remembers.
+                for manager in sorted(self.alive):
+                    self._add("manager_dies", manager=manager)
+                self.alive = {random.choice(MANAGERS)}
+                for manager in self.alive:
+                    self._add("manager_starts", manager=manager)
         if self._chance(0.06 * bad):
             self._add("redis_down", down=True)
         elif self._chance(0.4):
