@@ -69,7 +69,7 @@ def test_check_then_run_what_is_there(base: Path) -> None:
 def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
     code, out, err = _run("run", write_job(base, trigger="hourly"))
     assert (code, out) == (2, "")
-    assert err.startswith("trimtab: sink.trigger = 'hourly': is no trigger. ")
+    assert err.startswith("trimtab: sink.trigger = 'hourly': is not a trigger. ")
     # Only Spark can tell this: the column's type has no event time.
     code, out, err = _run("run", write_job(base, schema="user long, price double, at string"))
     assert (code, out) == (2, "")
