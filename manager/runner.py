@@ -107,7 +107,9 @@ class QueryRunner:
             await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
         situation = self.situation()
         if situation is not None:
-            await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=self._snapshot()))
+            # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
+            snapshot = self._snapshot() if any(each.wants_wave for each in self.steering.migrations) else None
+            await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=snapshot))
         await self._save_snapshot()
 
     # -- leading
