@@ -244,6 +244,7 @@ def _join(
         with outcome.phase("evidence"):
             witnessed = evidence_of(moves, state, waiting, horizon, given.batch)
     with outcome.phase("join"):
+        state.thaw()
         expired = engine.purge(horizon)
         census = state.census()
         outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows

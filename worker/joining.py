@@ -29,6 +29,7 @@ class JoinState:
         self._census: Census | None = None
         self._boundaries: dict[str, Int64s] | None = None
         self._kept_since: Int64s | None = None
+        self._thawing: set[int] = set()
 
     # -- what a witness needs
 
@@ -73,12 +74,21 @@ class JoinState:
     # -- MovableState
 
     def freeze(self, groups: Collection[int], horizon_us: int) -> None:
+        self._thawing -= set(groups)
         self.engine.freeze(groups, horizon_us)
         # A batch that ran no task has purged nothing: what had expired by its watermark is not stored any more.
         self.kept_since[list(groups)] = np.maximum(self.kept_since[list(groups)], horizon_us)
 
     def unfreeze(self, groups: Collection[int]) -> None:
-        self.engine.unfreeze(groups)
+        """With the end of the batch. Rows that waited for long are joined in it and have expired by now: a buffer that
+        makes room for others meanwhile must not drop them before they are counted."""
+        self._thawing |= set(groups)
+
+    def thaw(self) -> None:
+        """The batch is joined and counted: what was unfrozen in it may expire."""
+        if self._thawing:
+            self.engine.unfreeze(self._thawing)
+            self._thawing = set()
 
     def export(self, groups: Collection[int]) -> ExportedGroups:
         exported = self.engine.export(groups)

@@ -11,7 +11,7 @@ the driver's heartbeat does too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from balancing.audit import MigrationAudit
@@ -61,6 +61,10 @@ def _wave(
     move = open_moves.get(migration.move_id(number))
     if move is not None:
         return _as_the_move_goes(wave, move, bound, number)
+    others = _moved_by_others(migration, wave.groups, bound)
+    if others and not wave.was_open:
+        # Let in while the journal did not know of them. It cannot be opened, and would keep all epochs from being made.
+        return replace(wave, state=State.ROLLED_BACK, seen=bound.number), f"wave {number} waits in vain: {others}"
     # Closed as it was to be closed: `observe` says so.
     if bound.number <= wave.seen or owners == {migration.awaited_owner(wave)}:
         return wave, ""
@@ -94,7 +98,7 @@ def _answer_of(move: Move) -> Way:
 
 
 def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, Move]) -> tuple[Migration, list[str]]:
-    """With waves that the journal forgot: open ones, and groups that are the receiver's already."""
+    """With waves that the journal forgot: open ones, groups that others move, groups that left the sender already."""
     notes = []
     for move in open_moves.values():
         name, number = parse_move_id(move.id) or ("", 0)
@@ -103,6 +107,10 @@ def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, 
         migration = _with_open_wave(migration, move, number, bound)
         notes.append(f"wave {number} is open")
     newest = max([migration.since, *(wave.seen for wave in migration.waves)])
+    others = _moved_by_others(migration, migration.remaining, bound)
+    if others and bound.number >= newest:
+        wave = Wave(groups=migration.remaining, state=State.ROLLED_BACK, seen=bound.number)
+        return migration.with_wave(len(migration.waves) + 1, wave, problem=others), [*notes, others]
     under_way = any(not wave.final for wave in migration.waves)
     gone = tuple(group for group in migration.remaining if bound.owners[group] != migration.sender)
     if gone and not under_way and bound.number > newest:
@@ -111,9 +119,21 @@ def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, 
         wave = Wave(groups=gone, state=state, seen=bound.number, was_open=True)
         remaining = tuple(group for group in migration.remaining if group not in gone)
         number = len(migration.waves) + 1
-        migration = replace(migration, remaining=remaining).with_wave(number, wave)
-        notes.append(f"groups {', '.join(map(str, gone))} have left the sender already")
+        note = f"groups {', '.join(map(str, gone))} have left the sender already"
+        problem = "" if at_receiver else note
+        migration = replace(migration, remaining=remaining).with_wave(number, wave, problem=problem)
+        notes.append(note)
     return migration, notes
+
+
+def _moved_by_others(migration: Migration, groups: Collection[int], bound: Epoch) -> str:
+    """Which of these groups are in moves of other migrations, in words; "" where none is."""
+    moves = {group: move.id for group, move in bound.moving.items() if _migration_of(move) != migration.id}
+    return ", ".join(f"group {group} is in move {moves[group]}" for group in sorted(moves.keys() & set(groups)))
+
+
+def _migration_of(move: Move) -> str:
+    return (parse_move_id(move.id) or ("", 0))[0]
 
 
 def _with_open_wave(migration: Migration, move: Move, number: int, bound: Epoch) -> Migration:

@@ -99,9 +99,12 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
 
     from commands.runner.build import build_join, build_writer
     from commands.runner.failures import root_cause
+    from commands.runner.sink_log import supersede_unfinished
 
     with _redis(job, tell=options.progress) as url:
         result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
+        if job.sink.path is not None and (batch := supersede_unfinished(job.checkpoint, job.sink.path)) is not None:
+            _note(f"batch {batch} was written but not committed when the driver died: it is written again")
         try:
             query = build_writer(result, job).start()
             _watch(query, options, stop)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.mutants.hook import Changed, instrumented, mutated
 from tests.mutants.sites import Module, Mutant
@@ -131,7 +132,7 @@ class AllBut(Watch):
 
 def try_mutant(root: Path, directory: Path, module: Module, mutant: Mutant, limits_s: Mapping[str, float]) -> int:
     changed = Changed(root)
-    changed.add(module, mutated(module, mutant))
+    changed.add(module, mutated(root, module, mutant))
     changed.install()
     files = list(dict.fromkeys(test.partition("::")[0] for test in limits_s))
     watch = Chosen(directory, limits_s, {})
@@ -152,7 +153,7 @@ def try_baseline(
     for module in modules:
         lines = [mutant.statement for mutant in module.mutants if mutant.statement is not None]
         hits[module.path] = bytearray(max(lines, default=0) + 1)
-        changed.add(module, instrumented(module), hits[module.path])
+        changed.add(module, instrumented(root, module), hits[module.path])
     changed.install()
     watch = AllBut(directory, {}, hits)
     watch.left_out = left_out
@@ -166,6 +167,7 @@ def _pytest(root: Path, directory: Path, files: Sequence[str], watch: Watch, *op
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     # Profiles that tests register inherit from this one: the same cases each time, no search for the smallest failure.
     phases = (Phase.explicit, Phase.generate)
+    set_hypothesis_home_dir(directory)
     settings.register_profile("mutants", database=None, derandomize=True, deadline=None, phases=phases)
     settings.load_profile("mutants")
     arguments = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--assert=plain", "--tb=short", f"--rootdir={root}"]

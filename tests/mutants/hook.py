@@ -57,23 +57,23 @@ class Changed(MetaPathFinder):
         return spec_from_file_location(fullname, file, loader=_Loader(fullname, file, code, hits))
 
 
-def mutated(module: Module, mutant: Mutant) -> CodeType:
+def mutated(root: Path, module: Module, mutant: Mutant) -> CodeType:
     with mutant.edit.made():
         tree = deepcopy(module.tree)
     if mutant.compiled:
         _without_cache(tree)
-    return _compiled(tree, module)
+    return _compiled(root, module, tree)
 
 
-def instrumented(module: Module) -> CodeType:
+def instrumented(root: Path, module: Module) -> CodeType:
     """The module with a mark before each statement that contains a mutant."""
     tree = deepcopy(module.tree)
     _Marks({mutant.statement for mutant in module.mutants if mutant.statement is not None}).visit(tree)
-    return _compiled(tree, module)
+    return _compiled(root, module, tree)
 
 
-def _compiled(tree: ast.Module, module: Module) -> CodeType:
-    return compile(ast.fix_missing_locations(tree), module.path, "exec", dont_inherit=True)
+def _compiled(root: Path, module: Module, tree: ast.Module) -> CodeType:
+    return compile(ast.fix_missing_locations(tree), root / module.path, "exec", dont_inherit=True)
 
 
 def _without_cache(tree: ast.Module) -> None:

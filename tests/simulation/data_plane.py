@@ -12,6 +12,7 @@ it answers, and are not missed if it does not.
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -112,6 +113,8 @@ class DataPlane:
         self._redis_away = False
         """Asked once per batch: one that does not answer is not waited for again and again."""
         self.restored = 0
+        self._lock = threading.RLock()
+        """Batches may run beside whoever looks: a verdict is given between two of them."""
         self.first = first_epoch(query, incarnation, dealt_in_turn(partitions, workers))
         self.define()
 
@@ -151,6 +154,10 @@ class DataPlane:
 
     def step(self, *, crash: bool = False, rows: bool = True) -> None:
         """One batch: bind, run, commit, say so. With `crash` the batch is run and then lost before its commit."""
+        with self._lock:
+            self._step(crash, rows)
+
+    def _step(self, crash: bool, rows: bool) -> None:
         batch = self.committed + 1
         self._redis_away = False
         if len(self.offsets) == batch:
@@ -284,25 +291,26 @@ class DataPlane:
 
     def verdict(self) -> tuple[int, int]:
         """Results that are missing, results that are too many."""
-        expected = Counter(_expected(self.sent, self.window * SECOND))
-        results = Counter(self.results)
+        with self._lock:
+            expected = Counter(_expected(self.sent, self.window * SECOND))
+            results = Counter(self.results)
         return sum((expected - results).values()), sum((results - expected).values())
 
     def leftovers(self) -> list[str]:
         """What workers still have of moves that are closed, or of groups that are not theirs."""
-        problems = []
+        with self._lock:
+            return list(self._leftovers())
+
+    def _leftovers(self) -> Iterator[str]:
         for worker, state in enumerate(self.durable):
             record = state.record()
             assert record is not None
-            problems += [
-                f"worker {worker} is {role.state} in {role.move}"
-                for role in record.roles
-                if role.state != RoleState.CLOSED
-            ]
+            for role in record.roles:
+                if role.state != RoleState.CLOSED:
+                    yield f"worker {worker} is {role.state} in {role.move}"
             owned = {group for group, owner in enumerate(self.owners) if owner == worker}
             if self._state_groups[worker] - owned:
-                problems.append(f"worker {worker} has rows of groups {sorted(self._state_groups[worker] - owned)}")
-        return problems
+                yield f"worker {worker} has rows of groups {sorted(self._state_groups[worker] - owned)}"
 
 
 def _expected(sent: Rows, window_us: int) -> Iterator[tuple[int, ...]]:

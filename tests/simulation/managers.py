@@ -92,7 +92,8 @@ class World:
     async def _run_batches(self) -> None:
         while not self._stop.is_set():
             if self.running:
-                self.plane.step()
+                # Beside the event loop: managers take their turns while a batch runs, as they do in earnest.
+                await asyncio.to_thread(self.plane.step)
             await asyncio.sleep(0.004)
 
     def begin_anew(self) -> None:

@@ -108,6 +108,15 @@ ASKED_TWICE: Final = Scenario(
     total=1,
 )
 
+LET_IN: Final = replace(
+    ASKED_TWICE,
+    name="two amounts from one worker, Redis and manager lose what they had",
+    requests=(request("m1", "ptlb", share=0.5), request("m2", "ptlb", share=0.5)),
+    faults=faults("fall", "cancel"),
+    total=2,
+    back_writes=2,
+)
+
 SCENARIOS: Final = (
     MSLB_ONE,
     FORGETFUL,
@@ -125,6 +134,7 @@ SCENARIOS: Final = (
     PTLB_THERE_AND_BACK,
     SIDE_BY_SIDE,
     ASKED_TWICE,
+    LET_IN,
 )
 
 MORE: Final = (

@@ -102,7 +102,7 @@ def test_it_does_nothing_unless_told(server: EmbeddedRedis, raw: redis.Redis) ->
 
 def test_it_waits_for_a_rebalance_that_is_under_way(server: EmbeddedRedis, raw: redis.Redis) -> None:
     async def scenario() -> None:
-        async with skewed(server, window=20, weights=(6, 1, 6, 1, 6, 1, 6, 1)) as world:
+        async with skewed(server, window=20, weights=(12, 1, 12, 1, 12, 1, 12, 1)) as world:
             world.manager("m")
             await world.ask(move(0, 1, (0,)), strategy="ptlb")
             await world.until(lambda: world.plane.bound.moves, "the move being open")

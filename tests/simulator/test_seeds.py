@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests.simulator.drawing import draw_story
 from tests.simulator.story import parse_story
 from tests.simulator.telling import explain, tell
+from tests.simulator.world import World
 
 SEEDS = 200
 
@@ -27,8 +29,14 @@ def test_a_story_ends_well(seed: int) -> None:
 def test_a_seed_reproduces_a_run() -> None:
     first, second = (tell(draw_story(7)).world for _ in range(2))
     assert first.server.told == second.server.told
-    assert json.dumps(first.server.dump(), default=sorted) == json.dumps(second.server.dump(), default=sorted)
+    assert _dumped(first) == _dumped(second)
     assert first.spark.results == second.spark.results
+
+
+def _dumped(world: World) -> str:
+    """All that Redis holds; problems name files, which lie in another directory each time."""
+    text = json.dumps(world.server.dump(), default=sorted)
+    return re.sub(r"trimtab-simulator-\w+", "trimtab-simulator", text)
 
 
 def test_a_story_survives_its_text() -> None:

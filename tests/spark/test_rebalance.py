@@ -22,7 +22,6 @@ from tests.checkers.harness import poll
 from tests.checkers.steered import PLANS, QUICK, Steered
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
-from trimtab.moves import Way
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,24 +164,29 @@ def test_manager_killed_at_a_step(spark: SparkSession, redis: EmbeddedRedis, tmp
 def test_cancelled_and_rolled_back(
     spark: SparkSession, redis: EmbeddedRedis, manager: EmbeddedManager, tmp_path: Path
 ) -> None:
-    """A parallel track cancelled half-way, and a transfer store that takes nothing: the owner is who it was."""
+    """A transfer store that takes nothing is refused before anything is opened. Moves of both protocols that are
+    cancelled half-way go back, the transfer without its store: the owner is who it was."""
     join = Steered(tmp_path, spark, redis.url, "back", plan=PLANS).begun()
     owners = join.bound().owners
-    blocked = join.run.checkpoint / "trimtab" / "transfers"
-    blocked.touch()
+    store = join.run.checkpoint / "trimtab" / "transfers"
+    store.touch()
+    refused = join.ask(manager, "mslb", 1, 2, tuple(join.owned(1)[:1]))
+    assert join.end_of(manager, refused).state == "rolled-back"
+    assert not join.bound().moves
+    events = manager.call(lambda each: each.newest_events(join.name, 200))
+    assert any("cannot use the transfer store" in event.text for event in events if event.kind == "refused")
+    store.unlink()
     asked = [
         join.ask(manager, "ptlb", 0, 1, tuple(join.owned(0)[:2])),
         join.ask(manager, "mslb", 1, 2, tuple(join.owned(1)[:1])),
     ]
     join.until(lambda: len(join.bound().moves) >= 2, "an epoch with both moves")
-    manager.cancel(CancelRequest(id="cancel", query=join.name, rebalance=asked[0], reason="test"))
-    join.until(lambda: any(move.way != Way.THERE for move in join.bound().moves), "the way back")
-    # The rows that waited cannot go back either, until there is room.
-    join.advance()
-    blocked.unlink()
+    for each in asked:
+        manager.cancel(CancelRequest(id=f"cancel-{each}", query=join.name, rebalance=each, reason="test"))
+    # It stays gone: the way back needs the two workers and nothing else.
+    store.rename(store.with_name("gone"))
+    store.touch()
     for each in asked:
         assert join.end_of(manager, each).state == "rolled-back"
     assert join.bound().owners == owners
-    events = manager.call(lambda store: store.newest_events(join.name, 200))
-    assert any("takes no package" in event.text for event in events)
     join.finish()

@@ -58,8 +58,8 @@ def test_check_then_run_what_is_there(base: Path) -> None:
 
     code, out, err = _run("run", job)
     assert code == 0
-    (told,) = err.splitlines()
-    assert told.startswith("trimtab: redis is not given: one runs at redis://")
+    (note,) = err.splitlines()
+    assert note.startswith("trimtab: no redis is named, so one runs at redis://")
     assert out.splitlines()[0].split() == ["batch", "rows", "results", "rows/s", "ms", "watermark"]
     assert out.splitlines()[1].split()[:3] == ["0", "8", "1"]
     result = pq.read_table(base / "out")
@@ -69,7 +69,7 @@ def test_check_then_run_what_is_there(base: Path) -> None:
 def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
     code, out, err = _run("run", write_job(base, trigger="hourly"))
     assert (code, out) == (2, "")
-    assert err.startswith("trimtab: sink.trigger = 'hourly': is no trigger. ")
+    assert err.startswith("trimtab: sink.trigger = 'hourly': is not a trigger. ")
     # Only Spark can tell this: the column's type has no event time.
     code, out, err = _run("run", write_job(base, schema="user long, price double, at string"))
     assert (code, out) == (2, "")
@@ -92,7 +92,7 @@ def test_sigterm_ends_a_running_query_in_order(base: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 0
-    assert err.splitlines()[1:] == ["trimtab: stopping after the current batch (again: at once)"]
+    assert err.splitlines()[1:] == ["trimtab: stopping after the current batch; press Ctrl-C again to stop at once"]
     assert time.monotonic() - began < 60
     # What was committed is whole: the query can go on from here.
     commits = {path.name for path in (base / "checkpoint" / "commits").iterdir() if path.name.isdigit()}

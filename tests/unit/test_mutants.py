@@ -153,13 +153,13 @@ def test_the_plan_finds_guards_and_ids_are_unique(modules: list[Module]) -> None
     assert len(ids) > 400
     assert len(set(ids)) == len(ids)
     for module in modules:
-        instrumented(module)
+        instrumented(ROOT, module)
 
 
 def test_every_mutant_of_a_module_compiles(modules: list[Module]) -> None:
     module = next(module for module in modules if module.path == "manager/journal.py")
     for mutant in module.mutants:
-        mutated(module, mutant)
+        mutated(ROOT, module, mutant)
 
 
 def test_a_budget_is_shared_by_functions() -> None:

@@ -368,6 +368,18 @@ def test_a_journal_that_forgot_a_wave_finds_it_open() -> None:
     assert (found.state, found.remaining, found.waves[0].groups) == (State.DEACTIVATING, (1,), (0,))
 
 
+def test_a_migration_lets_go_of_groups_that_another_one_moves() -> None:
+    """Let in while the journal did not know of the other: waiting for ever it would keep all epochs from being made."""
+    bound = epochs_of(after(mslb(0), *asked(0), wave()[0]))
+    for behind in (after(mslb(0, 1), *asked(0, 1)), after(mslb(0, 1), *asked(0, 1), wave(1, 0, 1)[0])):
+        another = replace(behind, id="another")
+        (ended,) = journaled(reconcile([another], bound, 0))
+        assert (ended.outcome, ended.remaining) == ("rolled-back", ())
+        assert f"group 0 is in move {M}.w1" in ended.problem
+    seen_later = replace(after(mslb(0, 1), *asked(0, 1)), id="another", since=bound.number + 1)
+    assert reconcile([seen_later], bound, 0) == []
+
+
 def test_another_life_of_the_query_ends_its_migrations() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
@@ -394,6 +406,7 @@ def test_a_journal_behind_a_recall_catches_up() -> None:
     answered = after(back, way_back()[0])
     (recalled,) = journaled(reconcile([opening], epochs_of(opening, back), 0))
     assert recalled.state == State.RETURNING
+    assert "the reason was lost" in recalled.problem
     for behind in (opening, back):
         (restoring,) = journaled(reconcile([behind], epochs_of(opening, back, answered), 0))
         assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.JOINED)

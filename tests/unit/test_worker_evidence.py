@@ -21,6 +21,7 @@ from worker.durable import Role
 from worker.engine import Engine, Exported, GroupLoad
 from worker.joining import JoinState
 from worker.protocol import WorkerMoves
+from worker.transfers import TransferStore
 
 Damage = Callable[[pytest.MonkeyPatch], None]
 REBUILD = [0, 1, 2]
@@ -277,3 +278,36 @@ def test_rows_that_a_rebuild_brings_back_are_seen(tmp_path: Path) -> None:
         patch.setitem(protocol._EXECUTE, Action.DROP_GROUPS, forgets_barriers(None))
 
     assert tell(tmp_path, forward, damage, rebuild=True).problems != []
+
+
+@pytest.mark.parametrize("way", [Way.HELD, Way.JOINED])
+def test_rows_that_waited_until_they_expired_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    """A buffer that makes room in the batch of the way back drops nothing of it before it is counted."""
+    if way == Way.HELD:
+        monkeypatch.setattr(TransferStore, "put", refuse)
+    cluster = Cluster(tmp_path, "AB", 10, 4, ["(A B)", "(A B)"])
+    count = 700
+
+    def step(watermark: int) -> None:
+        at, number = watermark + cluster.batch * 100 + 1, cluster.batch * 1000
+        cluster.step({"A": [(0, at, number + index) for index in range(count)]}, watermark)
+
+    step(0)
+    cluster.publish([cluster.move("m.w1", "transfer", [0], 0, 1)])
+    for _ in range(3):
+        step(0)
+    cluster.go_way("m.w1", Way.RECALLED)
+    step(0)
+    cluster.go_way("m.w1", way)
+    waiting = cluster.report("m.w1", 0).evidence.waiting_after
+    step(10_000)  # event time leaps: all that waited has expired
+    evidence = cluster.report("m.w1", 0).evidence
+    silent = waiting.rows if way == Way.JOINED else 0
+    assert waiting.rows and evidence.waiting_before == waiting and evidence.waiting_after.rows == 0
+    assert evidence.joined.rows == count + waiting.rows - silent
+
+
+def refuse(*_: Any) -> None:
+    raise OSError("no space left")
