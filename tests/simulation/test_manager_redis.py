@@ -171,13 +171,17 @@ class Memory:
         self._kept: dict[bytes, tuple[bytes, int]] = {}
 
     def keep(self) -> None:
-        keys = list(self._raw.scan_iter())
-        self._kept = {key: (self._raw.dump(key), max(0, self._raw.pttl(key))) for key in keys}  # type: ignore[misc]
+        kept = {key: (self._raw.dump(key), max(0, self._raw.pttl(key))) for key in self._raw.scan_iter()}
+        # Without those that have gone since they were listed.
+        self._kept = {key: value for key, value in kept.items() if value[0] is not None}  # type: ignore[misc]
 
     def go_back(self) -> None:
-        self._raw.flushall()
-        for key, (value, ttl_ms) in self._kept.items():
-            self._raw.restore(key, ttl_ms, value)
+        # At once: batches go on meanwhile, and write.
+        with self._raw.pipeline(transaction=True) as pipe:
+            pipe.flushall()
+            for key, (value, ttl_ms) in self._kept.items():
+                pipe.restore(key, ttl_ms, value)
+            pipe.execute()
 
 
 @pytest.mark.parametrize("writes", [1, 4])
