@@ -204,5 +204,9 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, n
             created_ms=now_ms,
             audit=MigrationAudit(unchecked_batches=1),  # at least: nobody knows what came before
         )
-    reopened = replace(migration, outcome="", adopted=True, remaining=(), waves=migration.waves[: number - 1])
+    # It goes on: what it had ended for, in a journal that is behind or ahead, is not why it ends.
+    problem = migration.problem if move.way != Way.THERE else ""
+    reopened = replace(
+        migration, outcome="", adopted=True, remaining=(), problem=problem, waves=migration.waves[: number - 1]
+    )
     return _with_open_wave(reopened, move, number, bound)

@@ -400,6 +400,17 @@ def test_open_moves_without_a_journal_are_adopted() -> None:
     assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.HELD)
 
 
+def test_a_cancelled_migration_that_is_adopted_again_goes_on_without_the_reason_of_its_end() -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    cancelled = after(mslb(), *asked(), cancel())
+    assert (cancelled.outcome, "cancelled" in cancelled.problem) == ("rolled-back", True)
+    (adopted,) = journaled(adopt(epochs_of(opening), [cancelled], 5))
+    assert (adopted.outcome, adopted.problem, adopted.state) == ("", "", State.DEACTIVATING)
+    back = after(mslb(), *asked(), *wave()[:4], cancel())
+    (returning,) = journaled(adopt(epochs_of(opening, back), [cancelled], 5))
+    assert (returning.state, returning.problem) == (State.RETURNING, cancelled.problem)
+
+
 def test_a_journal_behind_a_recall_catches_up() -> None:
     opening = after(mslb(), *asked(), wave()[0])
     back = after(mslb(), *asked(), *wave()[:4], cancel())
