@@ -37,7 +37,7 @@ from worker.payload import DurableKey
 from worker.reporting import Attempt, worker_report
 from worker.resident import Residence, local_directory
 from worker.spec import JoinSpec
-from worker.transfers import ATTEMPTS_THAT_INSIST, TransferStore
+from worker.transfers import TransferStore, insists
 
 log = logging.getLogger("trimtab.worker")
 
@@ -70,6 +70,8 @@ class WorkerTask:
     version: str
     frames_out: bool
     """Results leave in frames, for the union to unpack, or as rows, where all their types allow it."""
+    attempts: int
+    """How often Spark tries a task before it gives the query up."""
     rebuild: bool = False
 
 
@@ -108,8 +110,9 @@ class JoinWorker(StatefulProcessor):
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
         residence = Residence(local_directory(), query_id, worker)
-        insists = context.attemptNumber() < ATTEMPTS_THAT_INSIST
-        transfers = TransferStore(task.checkpoint, task.transfer_key, insists=insists)
+        transfers = TransferStore(
+            task.checkpoint, task.transfer_key, insists=insists(context.attemptNumber(), task.attempts)
+        )
         outcome = run_batch(task.spec, given, self._durable, residence, transfers, schema)
         for piece in outcome.pieces:
             yield self._output(piece)
