@@ -103,11 +103,10 @@ class PayloadStore:
         """
         gone = [chunk for chunk in self.chunks if chunk.newest_us < horizon and chunk.frozen_us == NEVER]
         if gone:
-            whole = sum(chunk.rows for chunk in self.chunks)
             self.chunks = [chunk for chunk in self.chunks if chunk.newest_us >= horizon or chunk.frozen_us != NEVER]
             for chunk in gone:
                 self._path(chunk.start).unlink(missing_ok=True)
-            self._widths.shrink(1 - sum(chunk.rows for chunk in gone) / whole)
+                self._widths.remove(chunk.batch)
         return [key for chunk in gone for key in chunk.durable]
 
     def freeze(self, newest_frozen: Callable[[pa.RecordBatch], int] | None) -> None:
