@@ -150,6 +150,11 @@ class PayloadStore:
         base = np.uint32(self.chunks[0].start & 0xFFFFFFFF)
         return np.searchsorted(among - base, rows - base).astype(np.uint32)
 
+    @property
+    def durable_keys(self) -> set[DurableKey]:
+        """Of all rows that are here."""
+        return {key for chunk in self.chunks for key in chunk.durable}
+
     def oldest_batch(self) -> int | None:
         """The oldest batch that rows of the durable state are filed under."""
         return min((batch for chunk in self.chunks for batch, _ in chunk.durable), default=None)

@@ -168,10 +168,12 @@ class _SparkState:
             raise CorruptState(f"the state store lists rows {key[0]}/{key[1]} but has none")
         return value[0], bytes(value[1])
 
+    def keys(self) -> set[DurableKey]:
+        return {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
+
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
-        for key in sorted(keys):
+        for key in sorted(self.keys()):
             yield key, *self.get_rows(key)
 
 
