@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,6 +80,7 @@ class JoinWorker(StatefulProcessor):
 
     def __init__(self, task: WorkerTask) -> None:
         self.task = task
+        self._emitted = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         # One state for rows and record: every state variable costs each task some 10 ms before it begins.
@@ -114,16 +115,27 @@ class JoinWorker(StatefulProcessor):
             task.checkpoint, task.transfer_key, insists=insists(context.attemptNumber(), task.attempts)
         )
         outcome = run_batch(task.spec, given, self._durable, residence, transfers, schema)
-        for piece in outcome.pieces:
-            yield self._output(piece)
+        yield from self._hand_over(outcome.pieces)
         cpu_ns = time.process_time_ns() - cpu_start
         if task.redis_url is not None:
             # Redis is told, if it is there. A report that cannot be sent is lost; the batch is not.
-            reporter(task.redis_url).send(worker_report(self._attempt(context, cpu_ns), given, outcome, counts))
+            attempt = self._attempt(context, cpu_ns)
+            reporter(task.redis_url).send(worker_report(attempt, given, outcome, counts, self._emitted))
         settle()
 
     def close(self) -> None:
         pass
+
+    def _hand_over(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
+        """Results as Spark takes them. Rows are counted in what leaves here, not in what was to leave."""
+        self._emitted = 0
+        for piece in pieces:
+            output = self._output(piece)
+            if self.task.frames_out:
+                self._emitted += sum(frames.decode(frame).num_rows for frame in output["frame"])
+            else:
+                self._emitted += len(output)
+            yield output
 
     def _output(self, piece: pa.RecordBatch) -> pd.DataFrame:
         if self.task.frames_out:

@@ -98,7 +98,9 @@ class Workers:
             at_ms=at_ms,
             cpu_ns=CPU_NS_FIXED + CPU_NS_PER_TUPLE * int((load.rows + load.probes + load.results).sum()),
         )
-        return outcome, worker_report(who, batch, outcome, counts)
+        return outcome, worker_report(
+            who, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces)
+        )
 
     def kill_executor(self, executor: int) -> None:
         """What was resident there is gone."""
