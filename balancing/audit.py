@@ -12,6 +12,8 @@ it (`trimtab.evidence`). What they counted must agree (`balancing.comparing`):
     6 results    the results of sampled keys are those of a naive join; results made were handed to Spark; under PTLB
                  those that the sender left out are those that the receiver made, group by group
     7 closed     who has lost the groups has no row of them, and with their owner 3, 5 and 6 go on to hold
+    8 durable    rows of a package, and rows that had waited, are in the durable state once they are in the buffers; no
+                 frame of rows in the buffers is missing there when a batch begins
 
 What each side does, batch by batch. "Rows" are those of the batch, on time; `before` and `after` are `stored_before`
 and `stored_after`. Rows expire from `after` only, and never from frozen groups.

@@ -217,6 +217,7 @@ class MoveComparison:
             self._on_time_rows(side, part, evidence)
         self._waiting(side, part, evidence, trail)
         self._stored(side, part, evidence, trail)
+        self._filed(side, part, evidence)
         self._sampled(side, evidence)
         return SideTrail(stored=evidence.stored_after, waiting=evidence.waiting_after)
 
@@ -265,6 +266,20 @@ class MoveComparison:
             self._equal(side, what, trail.stored.rows + evidence.waiting_before.rows, actual.rows)
         elif trail is not None:
             self._equal(side, what, trail.stored, actual)
+
+    def _filed(self, side: Side, part: Part, evidence: Evidence) -> None:
+        """Rule 8: rows that came from elsewhere are in the durable state as they are in the buffers."""
+        taken = self.sender.evidence.stored_before if side == Side.RECEIVER and self._takes_in(part) else NOTHING
+        self._equal(side, "rows of the package in the durable state", taken, evidence.filed_package)
+        waited = evidence.waiting_before if part in (Part.JOIN, Part.ADD) else NOTHING
+        self._equal(side, "rows that had waited in the durable state", waited, evidence.filed_waiting)
+        self._frames(side, evidence)
+
+    def _frames(self, side: Side, evidence: Evidence) -> None:
+        """Rule 8, for whole frames of any row; each has one row at least."""
+        if evidence.frames_missing:
+            text = f"{self._where(side)}: frames missing from the durable state: {evidence.frames_missing}"
+            self.found.append(Discrepancy(text=text, lost=evidence.frames_missing))
 
     def _is_empty(self, side: Side, part: Part) -> bool:
         """Whether a side has no rows of the groups when the batch begins."""
@@ -324,6 +339,7 @@ class MoveComparison:
         owner = self.batch.bound.owners[self.move.groups[0]]
         sides = {Side.SENDER: self.move.sender, Side.RECEIVER: self.move.receiver}
         for side, worker in sides.items():
+            self._frames(side, self._report(side).evidence)
             if worker == owner:
                 self._owner_goes_on(side)
             else:

@@ -73,7 +73,8 @@ class Evidence:
     """What a worker found in its own buffers in one batch, for the groups of one move.
 
     Everything is counted where the rows lie, after the fact; nothing is repeated from a package's header or from a
-    counter of the code that moved the rows. `stored_*` use the digest of stored rows, the others that of arriving rows.
+    counter of the code that moved the rows. `stored_*` and `filed_package` use the digest of stored rows,
+    the others that of arriving rows.
     """
 
     stored_before: Tally = NOTHING
@@ -91,6 +92,13 @@ class Evidence:
     """Rows that were kept unjoined when the batch began, read from the durable state."""
     waiting_after: Tally = NOTHING
     """The same when it ended."""
+    filed_package: Tally = NOTHING
+    """Rows of a package that this batch took in, read back from the durable state under the keys that they were filed
+    under: what a rebuild will find. With the digest of stored rows."""
+    filed_waiting: Tally = NOTHING
+    """The same of rows that had waited and are joined or put back in this batch."""
+    frames_missing: int = 0
+    """Frames of rows in the payload, of any group, that the durable state did not have when the batch began."""
     sampled_keys: int = 0
     """Keys whose results of this batch were computed once more, by the naive join of the rows in the buffers."""
     sampled_expected: int = 0

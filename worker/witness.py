@@ -11,7 +11,8 @@ It costs one pass over each leaf while the worker has a role in a move, and noth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 
 from trimtab import conditions, evidence, frames
 from trimtab.conditions import EvaluationError
+from trimtab.errors import CorruptState
 from trimtab.evidence import NOTHING, Evidence, Tally
 from worker import kernels
 from worker.buffers import Flags, Int64s, Refs, Tuples
@@ -50,12 +52,18 @@ class Key:
 
 
 class Waiting:
-    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most."""
+    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most.
+
+    And rows that came from elsewhere and were filed in it: a rebuild has nothing else.
+    """
 
     def __init__(self, moves: WorkerMoves, durable: DurableState, engine: Engine) -> None:
         self._durable = durable
+        self._engine = engine
         self._spec = engine.spec
         self._tallies: dict[DurableKey, Tally] = {}
+        named: set[DurableKey] = set().union(*(store.durable_keys for store in engine.payload.values()))
+        self.frames_missing = len(named - durable.keys())
         self.before = {role.move: self._all(role) for role in moves.before}
 
     def _all(self, role: Role) -> Tally:
@@ -72,6 +80,23 @@ class Waiting:
         if known <= now:
             return self.before[role.move] + self.of(sorted(now - known))
         return self.of(sorted(now))
+
+    def filed(self, keys: Sequence[DurableKey]) -> Tally:
+        """Rows that had waited, as they are filed now."""
+        return sum((arriving_tally(self._spec, stream, rows) for stream, rows in self._read(keys)), NOTHING)
+
+    def filed_package(self, keys: Sequence[DurableKey]) -> Tally:
+        """Rows of a package, as they are filed now."""
+        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in self._read(keys))
+        digests = (evidence.stored_digests(each.streams[0], each.group, each.lo, each.code) for each in tuples)
+        return sum(map(evidence.tally_of, digests), NOTHING)
+
+    def _read(self, keys: Sequence[DurableKey]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Frames that are not there have no rows: the audit will say so."""
+        for key in keys:
+            with suppress(CorruptState):
+                stream, frame = self._durable.get_rows(key)
+                yield stream, frames.decode(frame)
 
     def _tally(self, key: DurableKey) -> Tally:
         if key not in self._tallies:
@@ -109,6 +134,9 @@ def evidence_of(
             put_aside=put_aside,
             waiting_before=waiting.before[role.move],
             waiting_after=waiting.after(role, before),
+            filed_package=waiting.filed_package(moves.taken_now.get(role.move, [])),
+            filed_waiting=waiting.filed(moves.refiled_now.get(role.move, [])),
+            frames_missing=waiting.frames_missing,
             sampled_keys=len(mine),
             sampled_expected=sum(expected[key] for key in mine),
             sampled_made=sum(_made(state.results, key) for key in mine),

@@ -22,6 +22,7 @@ from split_union.routing import Routes, routes_of
 from split_union.split import Watcher
 from trimtab import frames
 from trimtab.epochs import first_epoch
+from trimtab.errors import CorruptState
 from trimtab.evidence import Seen
 from trimtab.keys import GROUP, KeySpec
 from trimtab.moves import Kind, Move, Way
@@ -57,7 +58,12 @@ class HeapState:
         self.rows_kept[key] = (stream, frame)
 
     def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        if key not in self.rows_kept:
+            raise CorruptState(f"no rows {key}")
         return self.rows_kept[key]
+
+    def keys(self) -> set[DurableKey]:
+        return set(self.rows_kept)
 
     def remove_rows(self, key: DurableKey) -> None:
         del self.rows_kept[key]

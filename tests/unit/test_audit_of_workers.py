@@ -17,14 +17,17 @@ import tests.checkers.cluster
 import worker.batch
 from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
-from tests.checkers.cluster import Cluster
+from tests.checkers.cluster import Cluster, HeapState
 from tests.checkers.feed import PLANS, WINDOW, Feed
 from tests.unit.audit_plane import make_report
+from trimtab import frames
 from trimtab.evidence import stored_digests, tally_of
 from trimtab.moves import Kind, RoleState, Way
 from trimtab.reports import WorkerReport
 from worker.batch import BatchInput
 from worker.joining import JoinState
+from worker.movable import FiledRows
+from worker.payload import DurableKey, PayloadStore
 from worker.protocol import _EXECUTE, WorkerMoves
 from worker.roles import Action
 
@@ -45,21 +48,31 @@ class UncheckedCluster(Cluster):
         pass
 
 
+class ForgivingState(HeapState):
+    """As Spark's, it does not mind when rows are removed that it does not have."""
+
+    def remove_rows(self, key: DurableKey) -> None:
+        self.rows_kept.pop(key, None)
+
+
 class AuditedCluster:
     """Steps a cluster and hands each batch to the audit, as a manager does."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.cluster = UncheckedCluster(directory, "ABC", WINDOW, 4, PLANS)
+        self.cluster.durable = [ForgivingState() for _ in PLANS]
         self.feed = Feed(seed, keys=self.random.choice((4, 8)))
         self.audit = MigrationAudit()
         self.previous: CommittedBatch | None = None
+        self.steady = False
+        """Whether workers go on from their resident state, always."""
 
     def go(self, batches: int = 1) -> None:
         for _ in range(batches):
             order = self.random.sample(range(WORKERS), WORKERS)
             chosen = {
-                name: [worker for worker in order if self.random.random() < 0.15]
+                name: [worker for worker in order if self.random.random() < 0.15 and not self.steady]
                 for name in ("rebuild", "repeated", "zombies")
             }
             per_stream = self.random.choice((0, 6, 6))
@@ -92,9 +105,12 @@ class AuditedCluster:
         return self.cluster.told(MOVE, number).state
 
 
-def history(directory: Path, seed: int, kind: Kind, back: bool, held: bool = False) -> AuditedCluster:
+def history(
+    directory: Path, seed: int, kind: Kind, back: bool, held: bool = False, steady: bool = False
+) -> AuditedCluster:
     """One move from worker 0 to worker 1, there or back; `held`: the package is not found for some batches."""
     each = AuditedCluster(directory, seed)
+    each.steady = steady
     cluster, random = each.cluster, each.random
     each.go(4)
     groups = [0] if random.random() < 0.5 else [0, 3]
@@ -156,6 +172,8 @@ class Damage:
     kind: Kind = Kind.TRANSFER
     back: bool = False
     held: bool = False
+    steady: bool = False
+    """Nothing is rebuilt: what is wrong with the durable state must show all the same."""
 
 
 def _nothing(_: Any) -> Callable[..., Any]:
@@ -209,6 +227,27 @@ def _keeps_a_part_aside(right: Any) -> Callable[..., Any]:
     return lambda self, role, stream, rows: right(self, role, stream, rows.slice(1)) if rows.num_rows > 1 else None
 
 
+def _files_nothing(_: Any) -> Callable[..., Any]:
+    def wrong(self: WorkerMoves, stream: str, frame: Any) -> FiledRows:
+        self._filed += 1
+        return FiledRows(self._keys.taken_in(stream, self._filed), stream, frame)
+
+    return wrong
+
+
+def _files_a_part(right: Any) -> Callable[..., Any]:
+    def wrong(self: WorkerMoves, stream: str, frame: Any) -> FiledRows:
+        rows = frames.decode(frame)
+        part = frames.encode(rows.slice(1)) if rows.num_rows > 1 else frame
+        return FiledRows(right(self, stream, part).key, stream, frame)
+
+    return wrong
+
+
+def _removes_live_rows(right: Any) -> Callable[..., Any]:
+    return lambda self, horizon: [*right(self, horizon), *sorted(self.durable_keys)[-1:]]
+
+
 TRACK: dict[str, Any] = {"kind": Kind.DUPLICATE}
 DAMAGES = {
     "takes in nothing": Damage(JoinState, "take_in", _takes_in_nothing),
@@ -228,6 +267,14 @@ DAMAGES = {
     "nothing is put back silently": Damage(
         _EXECUTE, Action.ADD_ASIDE_SILENTLY, lambda _: WorkerMoves._drop_aside, back=True
     ),
+    "a package is not filed": Damage(WorkerMoves, "_file", _files_nothing, steady=True),
+    "a package is filed in part": Damage(WorkerMoves, "_file", _files_a_part, steady=True),
+    "rows that waited are not filed": Damage(WorkerMoves, "_file", _files_nothing, back=True, steady=True),
+    "rows that waited are filed in part": Damage(WorkerMoves, "_file", _files_a_part, back=True, steady=True),
+    "live rows are removed from the durable state": Damage(
+        PayloadStore, "drop_expired", _removes_live_rows, steady=True
+    ),
+    "the same, PTLB": Damage(PayloadStore, "drop_expired", _removes_live_rows, steady=True, **TRACK),
     "put back with results": Damage(_EXECUTE, Action.ADD_ASIDE_SILENTLY, lambda _: WorkerMoves._join_aside, back=True),
 }
 
@@ -241,7 +288,7 @@ def test_every_damage_is_found(tmp_path: Path, damage: str, monkeypatch: pytest.
     else:
         monkeypatch.setattr(wrong.owner, wrong.name, wrong.wrong(getattr(wrong.owner, wrong.name)))
     for seed in range(3):
-        audit = history(tmp_path / str(seed), seed, wrong.kind, wrong.back, wrong.held).audit
+        audit = history(tmp_path / str(seed), seed, wrong.kind, wrong.back, wrong.held, wrong.steady).audit
         if audit.problems:
             assert not audit.verdict().clean
             return

@@ -10,6 +10,7 @@ import pytest
 
 from balancing.audit import PROBLEMS_KEPT, AuditVerdict, MigrationAudit, parse_audit
 from balancing.committed import CommittedBatch
+from balancing.comparing import HAS_PACKAGE
 from tests.unit.audit_plane import DAMAGES, MIGRATION, WORKERS, History, make_report
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.evidence import Evidence, Seen, Tally
@@ -126,6 +127,9 @@ def opening(arrived: int = 4, seen: int = 4, receiver: int = 0, **sender: Any) -
 def switched(number: int = 8, state: RoleState = S.ACTIVE, aside: int = 6, **receiver: Any) -> CommittedBatch:
     """Six rows came since the groups were frozen; the receiver takes the package in."""
     taken = {"stored_before": 9, "stored_after": 15, "joined": 6} | receiver
+    if not taken.get("put_aside"):
+        filed = {"filed_package": 0 if state in HAS_PACKAGE else 9, "filed_waiting": taken.get("waiting_before", 0)}
+        taken = filed | taken
     waiting = {"waiting_before": aside - 6, "waiting_after": aside, "put_aside": 6}
     frozen = {"stored_before": 9, "stored_after": 9, "rows": 9, "digest": "9-0000000000000009"}
     return batch(
@@ -241,7 +245,16 @@ def test_a_way_back_that_contradicts_the_receiver() -> None:
     )
     third = batch(
         epoch(back, number=5),
-        side(THERE, Side.SENDER, S.EXPORTED, stored_before=9, stored_after=15, waiting_before=6, joined=6),
+        side(
+            THERE,
+            Side.SENDER,
+            S.EXPORTED,
+            stored_before=9,
+            stored_after=15,
+            waiting_before=6,
+            filed_waiting=6,
+            joined=6,
+        ),
         side(THERE, Side.RECEIVER, S.RECALLED_JOINED),
         number=10,
     )
