@@ -154,6 +154,17 @@ def _doubled(original: Any) -> Any:
     return insert
 
 
+def _copies(original: Any) -> Any:
+    """Every result of a key becomes the first one: as many as there should be."""
+
+    def insert(self: Engine, new: Tuples, load: GroupLoad) -> Tuples:
+        results: Tuples = original(self, new, load)
+        _, first, place = np.unique(results.code, return_index=True, return_inverse=True)
+        return results.take(first[place])
+
+    return insert
+
+
 def _inserted_twice(original: Any) -> Any:
     def insert(self: Engine, new: Tuples, load: GroupLoad) -> Tuples:
         results: Tuples = original(self, new, load)
@@ -277,6 +288,8 @@ DAMAGES: Final[Mapping[str, Damage]] = {
     "a silent restore loses rows": Damage(WorkerMoves, "_refiled", _loses_some, JOINED),
     "results are doubled in the engine, MSLB": Damage(Engine, "insert", _doubled),
     "results are doubled in the engine, PTLB": Damage(Engine, "insert", _doubled, PTLB),
+    "results are replaced by copies of others, MSLB": Damage(Engine, "insert", _copies),
+    "results are replaced by copies of others, PTLB": Damage(Engine, "insert", _copies, PTLB),
     "rows are inserted twice, MSLB": Damage(Engine, "insert", _inserted_twice),
     "rows are inserted twice, PTLB": Damage(Engine, "insert", _inserted_twice, PTLB),
     "rows are not inserted, MSLB": Damage(Engine, "insert", _not_inserted),
