@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from balancing.committed import CommittedBatch
+from trimtab.epochs import Epoch
 from trimtab.evidence import NOTHING, Evidence, Seen, Tally, parse_tally
 from trimtab.moves import Kind, Move, RoleState, Side, Way, is_switched, parse_move
 from trimtab.reports import MoveReport
@@ -143,6 +144,12 @@ def phase_of(move: Move, bound: int, epoch_before: int | None, sender: RoleState
     if not switched:
         return Phase.OPENING
     return Phase.RECALLED if move.way == Way.RECALLED else Phase.THERE
+
+
+def is_with_one_owner(move: Move, bound: Epoch) -> bool:
+    """Whether all groups of a closed move are with one worker, even if some of them are on their way again."""
+    going_back = any(each.way.back and not set(each.groups).isdisjoint(move.groups) for each in bound.moves)
+    return not going_back and len({bound.owners[group] for group in move.groups}) == 1
 
 
 def package_digest(rows: Tally) -> str:
@@ -362,11 +369,22 @@ class MoveComparison:
 
     def _other_is_empty(self, side: Side) -> None:
         report = self._report(side)
+        coming = self._coming_to(self.move.sender if side == Side.SENDER else self.move.receiver)
+        if coming:  # The audits of these moves say what the worker must have of them.
+            for group in sorted(set(self.move.groups) - coming):
+                self._equal(side, f"rows of group {group} that arrived", 0, report.arrived.get(group, 0))
+                self._equal(side, f"rows of group {group} joined", 0, report.evidence.joined_by_group.get(group, 0))
+            return
         first = self.watched.closed_batches == 0
         self._equal(side, "rows that arrived", 0, sum(report.arrived.values()))
         self._equal(side, "rows stored when the batch began", NOTHING, report.evidence.stored_before)
         self._equal(side, "rows joined", NOTHING, report.evidence.joined)
         self._waiting(side, Part.DROP if first else Part.NONE, report.evidence, self._trail(side))
+
+    def _coming_to(self, worker: int) -> frozenset[int]:
+        """Groups of the closed move that another move brings to a worker."""
+        moves = (each for each in self.batch.bound.moves if each.receiver == worker)
+        return frozenset(group for each in moves for group in each.groups) & frozenset(self.move.groups)
 
     # -- words ------------------------------------------------------------------------------------------------------
 

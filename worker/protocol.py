@@ -93,11 +93,10 @@ class WorkerMoves:
         self._horizon_us = 0
 
     def _is_over(self, role: Role) -> bool:
-        """Whether nobody asks for a closed role any more: some batches have gone by, or its groups move again."""
+        """Whether nobody asks for a closed role any more: some batches have gone by, or its name is used again."""
         if role.state != RoleState.CLOSED:
             return False
-        again = any(move.id == role.move or set(move.groups) & set(role.groups) for move in self.moves.values())
-        return again or self.batch > role.closed_batch + BATCHES_AFTER_CLOSE
+        return role.move in self.moves or self.batch > role.closed_batch + BATCHES_AFTER_CLOSE
 
     def _new_role(self, move: Move) -> Role:
         side = Side.SENDER if move.sender == self.worker else Side.RECEIVER

@@ -30,12 +30,16 @@ _PROBES: Final = "probe"
 """A folder beside those of the moves, whose names have a wave and so are never this one."""
 
 
+INSISTS_MAX: Final = 2
+"""Attempts at one task that the store may fail. Others are left for troubles of another kind."""
+
+
 def insists(attempt: int, attempts: int) -> bool:
-    """Whether an attempt at a task, counted from 0, may fail because of the store: not the last that Spark makes.
+    """Whether an attempt at a task, counted from 0, may fail because of the store: never the last that Spark makes.
 
     Attempts that Spark does not hold against the task are counted, too, so there may be more of them, never fewer.
     """
-    return attempt + 1 < attempts
+    return attempt < min(INSISTS_MAX, attempts - 1)
 
 
 class TransferStore:

@@ -138,8 +138,8 @@ def evidence_of(
             filed_waiting=waiting.filed(moves.refiled_now.get(role.move, [])),
             frames_missing=waiting.frames_missing,
             sampled_keys=len(mine),
-            sampled_expected=sum(expected[key] for key in mine),
-            sampled_made=sum(_made(state.results, key) for key in mine),
+            sampled_expected=sum((expected[key] for key in mine), NOTHING),
+            sampled_made=sum((_made(state.results, key) for key in mine), NOTHING),
         )
     return found
 
@@ -194,12 +194,12 @@ def sampled_keys(state: JoinState, watched: Flags, batch: int) -> list[Key]:
     return list(chosen)
 
 
-def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, int]:
-    """How many results each key has in this batch by the naive join; keys with too many combinations are left out.
+def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, Tally]:
+    """The results that each key has in this batch by the naive join; keys with too many combinations are left out.
 
     `leaves` has the keys' rows of each stream that are stored or new.
     """
-    expected: dict[Key, int] = {}
+    expected: dict[Key, Tally] = {}
     room = COMBINATIONS_MAX
     for key in keys:
         rows = [
@@ -211,7 +211,7 @@ def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Seque
             continue
         room -= combinations
         try:
-            expected[key] = _naive_join(state, rows, key.group) if combinations else 0
+            expected[key] = _naive_join(state, rows, key.group) if combinations else NOTHING
         except EvaluationError:
             # The naive join asks conditions about pairs that the plan never brings together.
             continue
@@ -228,7 +228,7 @@ def _at_or_after(rows: Refs, first: Int64s | int) -> Flags:
     return distance < np.uint32(2**31)
 
 
-def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> int:
+def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> Tally:
     """All combinations of one row per stream: those that have a new row, fit the window and meet all conditions."""
     places = [grid.ravel() for grid in np.meshgrid(*(np.arange(len(each)) for each in rows), indexing="ij")]
     times = np.stack([each.lo[place] for each, place in zip(rows, places, strict=True)])
@@ -260,11 +260,11 @@ def _equal_keys(engine: Engine, rows: Sequence[Tuples], places: Sequence[npt.NDA
     return equal
 
 
-def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
+def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> Tally:
     count = next(iter(refs.values())).size
     for condition in engine.conditions:
         if count == 0:
-            return 0
+            return NOTHING
         columns: dict[tuple[str, str], pa.Array] = {}
         for stream, name in condition.spec.columns:
             (columns[stream, name],) = engine.payload[stream].gather(refs[stream], [name])
@@ -272,8 +272,14 @@ def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
         wanted = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         refs = {stream: rows[wanted] for stream, rows in refs.items()}
         count = wanted.size
-    return int(count)
+    return evidence.tally_of(evidence.result_digests(refs))
 
 
-def _made(results: Sequence[Tuples], key: Key) -> int:
-    return sum(int(np.count_nonzero((each.code == key.code) & (each.group == key.group))) for each in results)
+def _made(results: Sequence[Tuples], key: Key) -> Tally:
+    made = NOTHING
+    for each in results:
+        places = np.flatnonzero((each.code == key.code) & (each.group == key.group))
+        if places.size:
+            refs = {stream: refs[places] for stream, refs in zip(each.streams, each.refs, strict=True)}
+            made += evidence.tally_of(evidence.result_digests(refs))
+    return made

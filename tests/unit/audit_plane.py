@@ -288,8 +288,8 @@ class History:
             filed_waiting=filed_waiting,
             frames_missing=int(state not in (S.ACTIVE, S.CLOSED) and self.hits("a frame is missing")),
             sampled_keys=2,
-            sampled_expected=sum(map(_sampled, expected)),
-            sampled_made=sum(map(_sampled, results)),
+            sampled_expected=_sampled_results(expected),
+            sampled_made=_sampled_results(results),
         )
         report = MoveReport(
             move=self.move.id,
@@ -342,6 +342,8 @@ class History:
             results = results * 2
         if self.hits("result of a sampled key lost", sampled):
             results.remove(sampled[0])
+        if len(set(sampled)) > 1 and self.hits("result of a sampled key replaced by a copy of another"):
+            results[results.index(max(sampled))] = min(sampled)
         track = move is not None and self.kind == Kind.DUPLICATE and role.side == Side.RECEIVER
         if track and self.hits("track result lost", results):
             results.pop()
@@ -508,6 +510,10 @@ def _sampled(result: tuple[int, int, int]) -> bool:
     return result[2] % 2 == 0
 
 
+def _sampled_results(results: Results) -> Tally:
+    return sum((Tally(rows=1, digest=_hash(result)) for result in results if _sampled(result)), NOTHING)
+
+
 def _by_group(groups: Iterable[int]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for group in groups:
@@ -538,6 +544,7 @@ DAMAGES: dict[str, tuple[Kind, ...]] = {
     "row joined twice": tuple(Kind),
     "every result doubled": tuple(Kind),
     "result of a sampled key lost": tuple(Kind),
+    "result of a sampled key replaced by a copy of another": tuple(Kind),
     "results handed over twice": tuple(Kind),
     "sender emits nothing": (Kind.DUPLICATE,),
     "sender leaves out too much": (Kind.DUPLICATE,),

@@ -25,6 +25,7 @@ from trimtab.evidence import stored_digests, tally_of
 from trimtab.moves import Kind, RoleState, Way
 from trimtab.reports import WorkerReport
 from worker.batch import BatchInput
+from worker.engine import Engine
 from worker.joining import JoinState
 from worker.movable import FiledRows
 from worker.payload import DurableKey, PayloadStore
@@ -293,3 +294,55 @@ def test_every_damage_is_found(tmp_path: Path, damage: str, monkeypatch: pytest.
             assert not audit.verdict().clean
             return
     raise AssertionError(f"{damage}: nothing was found")
+
+
+AGAIN = [(Kind.TRANSFER, [0], 2), (Kind.TRANSFER, [0], 0), (Kind.DUPLICATE, [0, 3], 2), (Kind.DUPLICATE, [3], 0)]
+
+
+def moved_again(directory: Path, kind: Kind, groups: list[int], receiver: int) -> AuditedCluster:
+    """Groups 0 and 3 go from worker 0 to worker 1, and as soon as they are there, some of them go on, or back."""
+    each = AuditedCluster(directory, 1)
+    cluster = each.cluster
+    each.go(4)
+    cluster.publish([cluster.move(MOVE, Kind.TRANSFER, [0, 3], 0, 1)])
+    each.go(4)
+    assert each.state(1) == RoleState.RECEIVED
+    cluster.publish([], {0: 1, 3: 1})
+    each.go()
+    cluster.publish([cluster.move("m2.w1", kind, groups, 1, receiver)])
+    each.go()
+    return each
+
+
+@pytest.mark.parametrize(("kind", "groups", "receiver"), AGAIN)
+def test_groups_that_move_again_at_once_are_followed(
+    tmp_path: Path, kind: Kind, groups: list[int], receiver: int
+) -> None:
+    each = moved_again(tmp_path, kind, groups, receiver)
+    each.go(3)
+    verdict = each.audit.verdict()
+    assert verdict.clean and verdict.unchecked_batches == 0, verdict
+    each.cluster.check()
+
+
+@pytest.mark.parametrize(("kind", "groups", "receiver"), AGAIN)
+def test_rows_that_vanish_between_two_moves_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, groups: list[int], receiver: int
+) -> None:
+    right, publish = JoinState.__init__, UncheckedCluster.publish
+
+    def wrong(self: JoinState, engine: Engine) -> None:
+        right(self, engine)
+        engine.expire([0, 3])
+
+    def vanish(self: UncheckedCluster, moves: Any, *args: Any) -> Any:
+        if any(move.id == "m2.w1" for move in moves):
+            monkeypatch.setattr(JoinState, "__init__", wrong)
+        return publish(self, moves, *args)
+
+    monkeypatch.setattr(UncheckedCluster, "publish", vanish)
+    each = moved_again(tmp_path, kind, groups, receiver)
+    monkeypatch.setattr(JoinState, "__init__", right)
+    each.go(2)
+    assert each.audit.lost > 0, each.audit.verdict()
+    assert "rows stored when the batch began" in each.audit.problems[0]

@@ -28,7 +28,8 @@ def test_how_often_spark_tries_a_task(master: str, max_failures: str | None, att
 
 
 @pytest.mark.parametrize(
-    ("attempts", "expected"), [(1, [False, False]), (2, [True, False]), (4, [True, True, True, False, False])]
+    ("attempts", "expected"),
+    [(1, [False, False]), (2, [True, False]), (3, [True, True, False]), (8, [True, True, False, False])],
 )
 def test_the_last_attempt_does_not_insist_on_the_transfer_store(attempts: int, expected: list[bool]) -> None:
     assert [insists(attempt, attempts) for attempt in range(len(expected))] == expected
