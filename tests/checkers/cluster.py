@@ -296,5 +296,5 @@ class Cluster:
 
 def _unnumbered(evidence: Evidence) -> Evidence:
     """Results are digested by the numbers of their rows, and a rebuild numbers rows anew."""
-    counts = {name: Tally(rows=getattr(evidence, name).rows) for name in ("sampled_expected", "sampled_made")}
-    return replace(evidence, **counts)
+    expected, made = Tally(rows=evidence.sampled_expected.rows), Tally(rows=evidence.sampled_made.rows)
+    return replace(evidence, sampled_expected=expected, sampled_made=made)
