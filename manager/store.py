@@ -32,6 +32,8 @@ from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
 
 Json = dict[str, Any]
 Record = TypeVar("Record")
+Number = TypeVar("Number", int, float)
+Missing = TypeVar("Missing")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
@@ -47,6 +49,14 @@ class Heartbeat:
     at_ms: int
     gap_ms: int = 0
     """The longest silence between its last signs of life: it writes one between batches only."""
+    progress_batch: int = -1
+    """The newest batch that Spark has reported on, to which the following belong; -1: none."""
+    batch_ms: int | None = None
+    """How long it took."""
+    rows_per_s: float | None = None
+    """What it read from the sources."""
+    backlog: int | None = None
+    """Rows in the sources that it left (Kafka: lag); None where no source tells."""
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
@@ -153,6 +163,10 @@ class ManagerStore:
                 digest=fields["digest"],
                 at_ms=int(fields["at_ms"]),
                 gap_ms=int(fields.get("gap_ms", 0)),
+                progress_batch=_number(fields.get("progress_batch"), int, -1),
+                batch_ms=_number(fields.get("batch_ms"), int, None),
+                rows_per_s=_number(fields.get("rows_per_s"), float, None),
+                backlog=_number(fields.get("backlog"), int, None),
             )
         except (KeyError, ValueError):
             return None
@@ -342,6 +356,13 @@ class ManagerStore:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -> Number | Missing:
+    try:
+        return missing if not text else kind(text)
+    except ValueError:
+        return missing
 
 
 def _epoch(text: str) -> Epoch | None:
