@@ -35,6 +35,7 @@ from balancing.steering import Steering
 from manager import inbox
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
+from manager.observing import Observed
 from manager.pen import Pen, go_on
 from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
@@ -67,6 +68,8 @@ class QueryRunner:
         self.watch = Watch(store, query, settings, clock)
         self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
+        self.observed = Observed()
+        """For metrics; nothing is decided from it."""
         self.rules = Rules()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
@@ -91,6 +94,8 @@ class QueryRunner:
         if not self.watch.running or bound is None:
             await self.handle(QueryStopped(now_ms=now_ms()))
             return
+        self.observed.saw(batches)
+        self.observed.told(self.watch.heartbeat, moving=bool(bound.moves))
         if not self._loaded or await self.pen.journal.went_back():
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
@@ -104,7 +109,9 @@ class QueryRunner:
         await self._take_up()
         if batches:
             settings = await self.store.auto(self.query)
-            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
+            snapshot = self._snapshot()
+            self.observed.weighed(snapshot, settings)
+            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=snapshot))
         situation = self.situation()
         if situation is not None:
             # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
@@ -129,6 +136,7 @@ class QueryRunner:
         if not epochs or not await self.lease.acquire(newest):
             return False
         log.info("%s: leading with token %d", self.query, self.lease.fence)
+        self.observed.leads(now_ms(), self.watch.committed)
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 
@@ -168,6 +176,7 @@ class QueryRunner:
                 )
             )
         self._loaded = True
+        self.observed.knows(self.steering)
         # Audits count every batch: those that were committed while nobody led are read now.
         audits = [each.audit for each in self.steering.migrations]
         audits += [each.audit for each in self.steering.ended if not each.audit.finished]
@@ -193,6 +202,7 @@ class QueryRunner:
             if situation is None or text is None:
                 return
             happening = await inbox.happening_of(text, self.store, self.query, situation, self._snapshot())
+            self.observed.heard(happening)
             try:
                 instructions = self.steering.handle(happening)
             except Exception as error:
@@ -217,6 +227,7 @@ class QueryRunner:
             await self.pen.publish(instruction.epoch, Write(then=instruction.then))
         # Held only now: what it leads to is durable.
         self.steering = instruction.then
+        self.observed.did(instruction)
         if isinstance(instruction, Propose):
             await self._propose(instruction)
 
