@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from api import problems
 from api.backend import Backend
 from api.gate import Gate, GateSettings
-from api.routes import admin, events, explain, health, proposals, queries, rebalances, settings
+from api.routes import admin, events, explain, health, metrics, proposals, queries, rebalances, settings
 from trimtab import __version__
 
 DESCRIPTION: Final = """
@@ -44,11 +44,11 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.backend = backend
-    for module in (queries, proposals, rebalances, settings, explain, events, admin, health):
+    for module in (queries, proposals, rebalances, settings, explain, events, admin, health, metrics):
         app.include_router(module.router)
     problems.install(app)
     _declare_keys(app)
-    return Gate(app, backend.store.client, gate or GateSettings(), clock)
+    return Gate(app, backend.store.client, gate or GateSettings(), clock, backend.exposition.api)
 
 
 def _declare_keys(app: FastAPI) -> None:

@@ -29,6 +29,7 @@ from api.events import only_json
 from api.idempotency import Idempotency, RequestToken, token
 from api.keys import KeyStore, holds_key, without_keys
 from api.limits import Buckets, Places, RequestRates, check_depth, in_turn, read_body, replayed, too_many
+from api.measures import ApiMeasures, request_kind
 from api.problems import Problem, of_error
 
 SECURITY_HEADERS: Final = (
@@ -51,9 +52,15 @@ class GateSettings:
 
 class Gate:
     def __init__(
-        self, app: ASGIApp, client: Redis, settings: GateSettings, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        client: Redis,
+        settings: GateSettings,
+        clock: Callable[[], float] = time.monotonic,
+        measures: ApiMeasures | None = None,
     ) -> None:
         self._app = app
+        self.measures = measures or ApiMeasures()
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._keys = Gatekeeper(KeyStore(client), Buckets(settings.rates.failures_per_s), self._room, clock)
@@ -95,6 +102,7 @@ class Gate:
         if not reads:
             await self._mutate(exchange, receive)
         elif path.endswith("/events") and not only_json(headers.get(b"accept")):
+            exchange.streams = True
             with self._places.taken(record.id):
                 await self._app(scope, receive, exchange.send)
         elif path.endswith("/events"):  # the answer depends on a header, too
@@ -166,6 +174,7 @@ class _Exchange:
         self.headers = _headers(scope)
         self.caller: Caller | None = None
         self.who = "-"
+        self.streams = False
         self.body = b""
         self.status = 0
         self._send = send
@@ -191,11 +200,12 @@ class _Exchange:
             response = problem.response()
             await response(self.scope, receive, self.send)
         finally:
+            spent_s = self._clock() - begun_s
+            gate.measures.add(request_kind(self.method, self.path, streams=self.streams), self.status, spent_s)
             if _ACCESS.isEnabledFor(logging.INFO):
                 # Never the query string or a header: they may contain secrets.
                 path = without_keys(self.path)
-                spent_ms = (self._clock() - begun_s) * 1000
-                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
+                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_s * 1000, self.who)
 
 
 def _headers(scope: Scope) -> dict[bytes, str]:

@@ -22,8 +22,10 @@ from starlette.types import ASGIApp
 from api.app import create_app
 from api.backend import Backend, always_ready
 from api.events import EventStreams
+from api.exposition import Exposition
 from api.gate import GateSettings
 from api.keys import KeyStore
+from api.metrics_port import serving_metrics
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
@@ -33,6 +35,7 @@ from trimtab.store import redacted
 
 GRACE_S: Final = 5
 """How long open requests may take after a signal."""
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,9 @@ class ServeSettings:
     tls_key: Path | None = None
     access_log: bool = True
     gate: GateSettings = field(default_factory=GateSettings)
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    """Metrics without a key, on a port of their own; None: only with a key, on the API's."""
 
 
 class Server(uvicorn.Server):
@@ -103,6 +109,7 @@ async def prepared(
     with_manager: bool = True,
     clock: Callable[[], float] = time.monotonic,
     listens: Callable[[], None] = lambda: None,
+    metrics: socket.socket | None = None,
 ) -> AsyncIterator[tuple[Server, ManagerStore]]:
     """A server that is ready to serve, and the API's connection to Redis. Afterwards the manager hands its leases back.
 
@@ -112,11 +119,13 @@ async def prepared(
     service = ManagerService(manager_store, manager)
     streams = EventStreams(api_store, clock)
     not_ready = service.not_ready if with_manager else always_ready
-    app = create_app(Backend(api_store, streams, not_ready=not_ready), settings.gate, clock)
+    exposition = Exposition(service if with_manager else None)
+    app = create_app(Backend(api_store, streams, not_ready=not_ready, exposition=exposition), settings.gate, clock)
     try:
         if with_manager:
             await service.start()
-        yield Server(app, streams, settings, listens), api_store
+        async with serving_metrics(exposition, metrics):
+            yield Server(app, streams, settings, listens), api_store
     finally:
         await service.stop()
         await manager_store.close()
@@ -125,9 +134,15 @@ async def prepared(
 
 async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) -> None:
     """Serve until a signal comes; then end requests first, and the manager after them."""
-    with listen(settings.host, settings.port) as listening:
-        async with prepared(settings) as (server, store):
+    with contextlib.ExitStack() as ports:
+        listening = ports.enter_context(listen(settings.host, settings.port))
+        metrics = None
+        if settings.metrics_port is not None:
+            metrics = ports.enter_context(listen(settings.metrics_host, settings.metrics_port, "--metrics-port"))
+        async with prepared(settings, metrics=metrics) as (server, store):
             for line in await _greeting(settings, store, listening.getsockname()[1]):
+                tell(line)
+            for line in _metrics_greeting(settings, metrics):
                 tell(line)
             await server.serve(sockets=[listening])
 
@@ -138,7 +153,7 @@ def run_server(settings: ServeSettings) -> int:
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
     """Opened before anything starts, so that a port in use is reported in one line."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
@@ -155,7 +170,10 @@ def listen(host: str, port: int) -> socket.socket:
             return listening
     except OSError as error:
         raise InvalidInput(
-            "--port", f"{host}:{port}", f"cannot be listened on ({error.strerror})", "Choose another --port or --host."
+            option,
+            f"{host}:{port}",
+            f"cannot be listened on ({error.strerror})",
+            f"Choose another {option} or {option.replace('port', 'host')}.",
         ) from None
 
 
@@ -174,8 +192,17 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
         lines.append(f"There are {len(keys)} API keys. To create another one:")
     option = "" if settings.redis == DEFAULT_REDIS else f" --redis {shown}"
     lines.append(f"  export TRIMTAB_KEY=$(trimtab keys create --scope operate --name me{option})")
-    if scheme == "http" and settings.host not in ("127.0.0.1", "localhost", "::1"):
+    if scheme == "http" and settings.host not in LOOPBACK:
         lines.append("Keys travel unencrypted: give --tls-cert and --tls-key, or put TLS in front.")
+    return lines
+
+
+def _metrics_greeting(settings: ServeSettings, metrics: socket.socket | None) -> list[str]:
+    if metrics is None:
+        return []
+    lines = [f"Metrics without a key: http://{settings.metrics_host}:{metrics.getsockname()[1]}/metrics"]
+    if settings.metrics_host not in LOOPBACK:
+        lines.append("Whoever reaches that address can read them: let only Prometheus reach it.")
     return lines
 
 

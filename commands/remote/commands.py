@@ -43,6 +43,12 @@ def _add_serve(commands: Parsers) -> None:
     serve.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen on ({DEFAULT_PORT})"
     )
+    serve.add_argument(
+        "--metrics-port", type=_port, metavar="N", help="port for /metrics without a key; 0 for a free one (none)"
+    )
+    serve.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="ADDRESS", help="address of --metrics-port (127.0.0.1)"
+    )
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, to serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
     serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="print no line per request")
