@@ -18,16 +18,15 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+from trimtab.plain_text import plain_text
 
 from balancing.protocols.migration import Migration
 from manager import metrics
-from manager.expectations import Measures
 from manager.metrics import FAMILIES, TEXT_MAX, Family
 from manager.observing import Observed
 from manager.runner import QueryRunner
 from manager.store import now_ms
 from trimtab import __version__
-from trimtab.visible import visible
 
 Labels = tuple[str, ...]
 
@@ -39,6 +38,12 @@ class Manages(Protocol):
     def runners(self) -> Mapping[str, QueryRunner]: ...
 
     def not_ready(self) -> str: ...
+
+
+def label_text(text: str) -> str:
+    """Text from users as a label's value: nothing in it acts, and it is not too long."""
+    shown = plain_text(text)
+    return shown if len(shown) <= TEXT_MAX else shown[: TEXT_MAX - 1] + "…"
 
 
 class Page:
@@ -97,7 +102,7 @@ class ManagerCollector(Collector):
         page.add(metrics.READY, (), not self._manager.not_ready())
         shown: set[str] = set()
         for name, runner in sorted(self._manager.runners.items()):
-            label = visible(name, TEXT_MAX)
+            label = label_text(name)
             if label in shown:
                 continue  # two names that differ only where they were cut; Prometheus refuses a series twice
             shown.add(label)
@@ -201,16 +206,15 @@ class _Query:
             self._gauge(metrics.HELD, held, side)
 
     def _add_forecast(self) -> None:
-        comparison = self._observed.expectations.newest
-        if comparison is None:
+        compared = self._observed.compared_newest
+        if compared is None:
             return
-        sides: tuple[tuple[str, Measures], ...] = (("forecast", comparison.forecast), ("outcome", comparison.outcome))
-        for of, measures in sides:
+        for of, outcome in zip(metrics.EXPECTATIONS, compared, strict=True):
             for family, value in (
-                (metrics.LAST_SECONDS, measures.seconds),
-                (metrics.LAST_PAUSE, measures.pause_s),
-                (metrics.LAST_BYTES, measures.bytes),
-                (metrics.LAST_RATIO, measures.ratio),
+                (metrics.LAST_SECONDS, outcome.seconds),
+                (metrics.LAST_PAUSE, None if outcome.pause_ms is None else outcome.pause_ms / 1000),
+                (metrics.LAST_BYTES, outcome.bytes),
+                (metrics.LAST_RATIO, outcome.ratio_after),
             ):
                 if value is not None:
                     self._gauge(family, value, of)
@@ -238,5 +242,5 @@ class _Query:
             self._gauge(metrics.WORKER_COMBINED, report.combined_rows, name)
             if report.watermark_us > 0:
                 self._gauge(metrics.WORKER_DELAY, report.at_ms / 1000 - report.watermark_us / 1e6, name)
-            self._gauge(metrics.WORKER_INFO, 1, name, visible(report.executor, TEXT_MAX))
-            self._gauge(metrics.WORKER_PLAN_INFO, 1, name, visible(report.plan, TEXT_MAX))
+            self._gauge(metrics.WORKER_INFO, 1, name, label_text(report.executor))
+            self._gauge(metrics.WORKER_PLAN_INFO, 1, name, label_text(report.plan))

@@ -367,7 +367,7 @@ STORE_FAILED = _family(
 LAST_SECONDS = _family(
     "trimtab_rebalance_last_seconds",
     "gauge",
-    "Duration of the newest rebalance that had a forecast.",
+    "Duration of the rebalance that was measured last.",
     unit="seconds",
     labels=("of",),
     choices=_each(EXPECTATIONS),

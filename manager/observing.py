@@ -7,15 +7,16 @@ seen and done. Counts of rows, CPU and bytes are those of reports that the follo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
-from balancing.happenings import Happening, MovesAsked
 from balancing.instructions import Instruction, Write
 from balancing.load import Snapshot
 from balancing.protocols.migration import Migration, StoryLine
@@ -24,15 +25,38 @@ from balancing.settings import Settings
 from balancing.steering import Steering
 from balancing.triggers import Decision, largest_ratio
 from manager import metrics
-from manager.expectations import Expectations, Pauses
 from manager.metrics import OTHER, Family
+from manager.outcomes import Outcome, OutcomeNote
+from manager.pauses import Pauses
 from manager.store import Heartbeat
 from manager.tally import Distribution, StepTimes, Tally
 from trimtab.moves import Kind, Side
 from trimtab.reports import WorkerReport
 
+log = logging.getLogger("trimtab.manager")
+
 ENDED_KEPT: Final = 4_096
 """Of migrations and rebalances that were counted: a record that is written again does not count again."""
+
+Told = ParamSpec("Told")
+Kept = TypeVar("Kept")
+
+
+def harmless(method: Callable[Told, None]) -> Callable[Told, None]:
+    """It never fails the turn: moves matter, figures do not. Its first error is logged."""
+    failed = False
+
+    @wraps(method)
+    def guarded(*args: Told.args, **kwargs: Told.kwargs) -> None:
+        nonlocal failed
+        try:
+            method(*args, **kwargs)
+        except Exception:
+            if not failed:
+                log.exception("metrics are incomplete")
+            failed = True
+
+    return guarded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +84,9 @@ class Observed:
         self.tally = Tally()
         self.steps = StepTimes()
         self.batches = Distribution(metrics.BATCH_BUCKETS)
-        self.expectations = Expectations()
+        self.compared_newest: tuple[Outcome, Outcome] | None = None
+        """Forecast and outcome of the rebalance that was measured last."""
+        self._forecasts: dict[str, Outcome] = {}
         self.load: LoadPicture | None = None
         self.decision: Decision | None = None
         self._pauses = Pauses()
@@ -84,6 +110,7 @@ class Observed:
         self.led += 1
         self._begin(now_ms, committed)
 
+    @harmless
     def saw(self, batches: Iterable[CommittedBatch]) -> None:
         """Batches that were committed; what the one before each of them did is certain now."""
         for batch in batches:
@@ -97,6 +124,7 @@ class Observed:
                 for report in confirmed.reports.values():
                     self._count_report(confirmed, report)
 
+    @harmless
     def told(self, heartbeat: Heartbeat | None, *, moving: bool) -> None:
         """What the driver says about its newest batch."""
         if heartbeat is None or heartbeat.batch_ms is None or heartbeat.progress_batch == self._measured_batch:
@@ -104,23 +132,24 @@ class Observed:
         self._measured_batch = heartbeat.progress_batch
         seconds = heartbeat.batch_ms / 1000
         self.batches.add(seconds)
-        longer_s = self._pauses.add(seconds, moving=moving)
-        self.tally.add(metrics.PAUSE, longer_s)
-        self.expectations.paused(longer_s)
+        self.tally.add(metrics.PAUSE, self._pauses.add(seconds, moving=moving))
 
+    @harmless
     def weighed(self, snapshot: Snapshot | None, settings: Settings) -> None:
         """The load was measured anew."""
-        if snapshot is None:
-            return
-        self.load = picture_of(snapshot, settings)
-        if not snapshot.moving and snapshot.batches >= settings.min_batches:
-            self.expectations.levelled(self.load.ratio)
+        if snapshot is not None:
+            self.load = picture_of(snapshot, settings)
 
-    def heard(self, happening: Happening) -> None:
-        """Somebody asks for what a proposal has forecast."""
-        if isinstance(happening, MovesAsked) and happening.proposal is not None:
-            self.expectations.expect(happening.request.id, happening.proposal)
+    @harmless
+    def compared(self, notes: Sequence[OutcomeNote]) -> None:
+        """Forecasts of rebalances, and what was measured of them."""
+        for note in notes:
+            if note.kind == "forecast":
+                _keep(self._forecasts, note.rebalance, note.outcome)
+            elif (forecast := self._forecasts.pop(note.rebalance, None)) is not None:
+                self.compared_newest = (forecast, note.outcome)
 
+    @harmless
     def knows(self, steering: Steering) -> None:
         """The journal was read: what an earlier leader wrote is not counted here."""
         for migration in (*steering.ended, *steering.migrations):
@@ -130,6 +159,7 @@ class Observed:
             else:
                 self._note(migration)
 
+    @harmless
     def did(self, instruction: Instruction) -> None:
         """An instruction of steering was executed: it is durable now."""
         if not isinstance(instruction, Write):
@@ -139,15 +169,12 @@ class Observed:
         if instruction.decision is not None:
             self.decision = instruction.decision
             self.tally.add(metrics.DECISIONS, 1, instruction.decision.code)
-        if instruction.proposal is not None:
-            for rebalance in instruction.rebalances:
-                self.expectations.expect(rebalance.id, instruction.proposal)
         for migration in instruction.migrations:
             self._count_migration(migration)
-        known = {each.id: each for each in (*instruction.then.ended, *instruction.then.migrations)}
         for rebalance in instruction.rebalances:
-            self._count_rebalance(rebalance, known)
+            self._count_rebalance(rebalance)
 
+    @harmless
     def alarmed(self, alarms: Sequence[Mapping[str, Any]]) -> None:
         """All alarms that Redis keeps, whoever raised them."""
         present = frozenset((each.get("at_ms", 0), each.get("kind"), each.get("text")) for each in alarms)
@@ -181,11 +208,8 @@ class Observed:
 
     def _note(self, migration: Migration) -> None:
         line = migration.story[-1] if migration.story else None
-        self._stories[migration.id] = (line, migration.done)
-        self._audits[migration.id] = migration.audit
-        for known in (self._stories, self._audits):
-            while len(known) > ENDED_KEPT:
-                del known[next(iter(known))]
+        _keep(self._stories, migration.id, (line, migration.done))
+        _keep(self._audits, migration.id, migration.audit)
 
     def _count_migration(self, migration: Migration) -> None:
         before, was_done = self._stories.get(migration.id, (None, False))
@@ -218,18 +242,23 @@ class Observed:
             self.tally.add(family, max(0, getattr(after, name) - getattr(before, name)))
         self.tally.add(metrics.AUDIT_PROBLEMS, max(0, len(after.problems) - len(before.problems)))
 
-    def _count_rebalance(self, rebalance: Rebalance, migrations: Mapping[str, Migration]) -> None:
+    def _count_rebalance(self, rebalance: Rebalance) -> None:
         if rebalance.open or rebalance.id in self._closed:
             return
-        self._closed[rebalance.id] = None
-        while len(self._closed) > ENDED_KEPT:
-            del self._closed[next(iter(self._closed))]
+        _keep(self._closed, rebalance.id, None)
         self.tally.add(metrics.REBALANCES, 1, "balancer" if rebalance.automatic else "operator", rebalance.state)
         if rebalance.refusal is not None:
             # "moves[0].sender" is about the sender, whichever move it is of.
             field = str(rebalance.refusal.get("field", "")).rpartition(".")[2].partition("[")[0]
             self._add(metrics.REFUSALS, field, metrics.REFUSED_FIELDS)
-        self.expectations.ended(rebalance, migrations)
+
+
+def _keep(known: dict[str, Kept], name: str, value: Kept) -> None:
+    """The newest ones."""
+    known.pop(name, None)
+    known[name] = value
+    if len(known) > ENDED_KEPT:
+        del known[next(iter(known))]
 
 
 def picture_of(snapshot: Snapshot, settings: Settings) -> LoadPicture:

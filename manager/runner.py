@@ -33,6 +33,7 @@ from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
 from manager import inbox
+from manager.chronicle import Chronicle
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.observing import Observed
@@ -71,6 +72,7 @@ class QueryRunner:
         self.observed = Observed()
         """For metrics; nothing is decided from it."""
         self.rules = Rules()
+        self.chronicle = Chronicle()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
         self._clock = clock
@@ -109,9 +111,10 @@ class QueryRunner:
         await self._take_up()
         if batches:
             settings = await self.store.auto(self.query)
-            snapshot = self._snapshot()
-            self.observed.weighed(snapshot, settings)
-            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=snapshot))
+            weighed = self._snapshot()
+            self.observed.weighed(weighed, settings)
+            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
+            self.chronicle.note(batches, weighed, settings, self.steering)
         situation = self.situation()
         if situation is not None:
             # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
@@ -145,6 +148,7 @@ class QueryRunner:
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
+        self.chronicle = Chronicle()
         self.pen.journal.forget()
 
     def doubt(self, problem: str) -> None:
@@ -202,7 +206,6 @@ class QueryRunner:
             if situation is None or text is None:
                 return
             happening = await inbox.happening_of(text, self.store, self.query, situation, self._snapshot())
-            self.observed.heard(happening)
             try:
                 instructions = self.steering.handle(happening)
             except Exception as error:
@@ -254,7 +257,10 @@ class QueryRunner:
             return
         snapshot = self._snapshot()
         if snapshot is not None:
-            await self.pen.write_snapshot(snapshot_text(snapshot))
+            history = self.chronicle.entries(snapshot, now_ms())
+            await self.pen.write_snapshot(snapshot_text(snapshot), history)
+            self.chronicle.written(history)
+            self.observed.compared(history.outcomes)
             self._snapshot_at, self._snapshot_of = self._clock(), heard
 
 

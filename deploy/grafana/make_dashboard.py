@@ -425,7 +425,7 @@ STEPS: Final = Row(
 )
 
 FORECAST: Final = Row(
-    title="Forecast against outcome, of the newest rebalance that had a forecast",
+    title="Forecast against outcome, of the rebalance that was measured last",
     panels=tuple(
         Panel(
             title=title,

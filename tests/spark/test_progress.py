@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,8 +46,8 @@ def test_durations_rates_and_backlog(spark: SparkSession, redis_server: Embedded
     running = joined.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     try:
 
-        def told() -> dict[str, str]:
-            fields: dict[str, str] = store.client.hgetall(redis_keys.driver(NAME))
+        def told() -> dict[Any, Any]:
+            fields: dict[Any, Any] = store.client.hgetall(redis_keys.driver(NAME))
             return fields if int(fields.get("progress_batch", -1)) >= 2 else {}
 
         fields = poll(told, "the progress of three batches", 300)
