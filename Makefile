@@ -41,7 +41,7 @@ run: $(PROJECT) ## Run the demo (ARGS are its options)
 
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-more
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`

@@ -42,6 +42,6 @@ def policy_named(name: str, worker: int | None = None) -> Policy:
         return entry.make_for(worker)
     if worker is not None:
         remedy = "Leave it out, or drain or fill it."
-        raise InvalidInput("worker", worker, f"means nothing to the policy {name}", remedy)
+        raise InvalidInput("worker", worker, f"cannot be combined with the policy {name}", remedy)
     assert entry.make is not None, f"policy {name} cannot be made"
     return entry.make()

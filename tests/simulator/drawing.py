@@ -6,7 +6,7 @@ around it, and every mixture comes up sooner or later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -85,6 +85,10 @@ class _Draft:
             **{name: self.random.choice((0.0, 0.0, 0.3, 1.0)) for name in Weather.__dataclass_fields__}
         )
         self.batches = self.random.randint(20, 42)
+        self.amnesia = self.random.random() < 0.2
+        """Redis forgets often, and the managers with it: only the bound epoch knows where things stand."""
+        if self.amnesia:
+            self.weather = replace(self.weather, redis=0.0, managers=0.0, store=self.weather.store / 2)
         self.balances_itself = self.random.random() < 0.2
         self.actions: list[Action] = []
         self.now_us = 10 * SECOND_US
@@ -95,6 +99,8 @@ class _Draft:
         self.cancels: dict[int, int] = {}
         """Requests that are to be cancelled, and in how many batches."""
         self.alive = {MANAGERS[0]}
+        self.passing: set[str] = set()
+        """What is out of order at the moment."""
         keys = self.random.randint(3, 14)
         skew = self.random.choice((0.0, 0.5, 1.5))
         self.keys = list(range(keys))
@@ -176,30 +182,33 @@ class _Draft:
 
     def _of_redis(self) -> None:
         random, bad = self.random, self.weather.redis
-        if self._chance(0.1 * bad):
-            forgets = Action("redis_forgets", {"writes": random.choice((1, 2, 5, 20, 40, 60, 200))})
-            self.actions.append(forgets if self._chance(0.8) else Action("redis_flushed"))
-            if self._chance(0.5):
+        if self._chance(0.15 if self.amnesia else 0.07 * bad):
+            forgets = Action("redis_forgets", {"writes": random.choice((1, 2, 5, 10, 10, 15, 15, 20, 30, 60, 200))})
+            self.actions.append(forgets if self._chance(0.9) else Action("redis_flushed"))
+            if self._chance(0.9 if self.amnesia else 0.5):
                 # Nobody is left who remembers.
                 for manager in sorted(self.alive):
                     self._add("manager_dies", manager=manager)
                 self.alive = {random.choice(MANAGERS)}
                 for manager in self.alive:
                     self._add("manager_starts", manager=manager)
-        if self._chance(0.06 * bad):
-            self._add("redis_down", down=True)
-        elif self._chance(0.4):
-            self._add("redis_down", down=False)
+                if self._chance(0.8):
+                    self._add("wait", ms=7_000)  # the lease of the last leader ends
         if self._chance(0.1 * bad):
             self._add("redis_loses", questions=random.choice((0, 1, 3)), answers=random.choice((0, 1, 1, 2)))
-        if self._chance(0.05 * bad):
-            self._add("redis_slow", ms=random.choice((0, 20, 300, 1500)))
-        elif bad and self._chance(0.3):
-            self._add("redis_slow", ms=0)
-        if self._chance(0.04 * bad):
-            self._add("plane_cut", cut=True)
-        elif bad and self._chance(0.4):
-            self._add("plane_cut", cut=False)
+        self._passing("redis_down", 0.06 * bad, "down", True, False)
+        self._passing("redis_slow", 0.05 * bad, "ms", random.choice((20, 300, 1500)), 0)
+        self._passing("plane_cut", 0.04 * bad, "cut", True, False)
+
+    def _passing(self, name: str, chance: float, field: str, on: Any, off: Any, **more: Any) -> None:
+        """Something that begins by chance, and ends soon."""
+        which = " ".join([name, *more.values()])
+        if which in self.passing and self._chance(0.4):
+            self.passing.discard(which)
+            self._add(name, **more, **{field: off})
+        elif which not in self.passing and self._chance(chance):
+            self.passing.add(which)
+            self._add(name, **more, **{field: on})
 
     def _of_managers(self) -> None:
         random, bad = self.random, self.weather.managers
@@ -210,11 +219,8 @@ class _Draft:
         elif name not in self.alive and (self._chance(0.2 * bad) or not self.alive):
             self.alive.add(name)
             self._add("manager_starts", manager=name)
-        if self._chance(0.08 * bad):
-            self._add("manager_cut", manager=name, cut=True)
-        elif bad and self._chance(0.4):
-            for each in MANAGERS:
-                self._add("manager_cut", manager=each, cut=False)
+        for each in MANAGERS:
+            self._passing("manager_cut", 0.03 * bad, "cut", True, False, manager=each)
         if self._chance(0.08 * bad):
             # Long enough for a lease to end, or for a driver to count as stopped.
             self._add("wait", ms=random.choice((1_000, 7_000, 35_000)))
@@ -298,7 +304,9 @@ class _Draft:
         pieces: list[Action] = []
         for manager in MANAGERS:
             if manager in self.alive:
-                for _ in range(random.choice((0, 1, 1, 2, 3))):
+                if self._chance(0.9 if self.amnesia else 0.4):
+                    pieces.append(Action("turn", {"manager": manager}))
+                for _ in range(random.choice((0, 0, 1, 2))):
                     pieces.append(Action("go", {"manager": manager, "steps": random.choice((1, 7, 30, 60))}))
         whole = self._chance(0.5)
         values: dict[str, Any] = {"rows": self._rows()}

@@ -113,6 +113,7 @@ class Ending:
 
     def problems(self) -> Iterator[str]:
         yield from self._results()
+        yield from self.world.strangers[:3]
         yield from self._epochs()
         yield from self._leftovers()
         yield from self._alarms()

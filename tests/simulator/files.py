@@ -33,6 +33,10 @@ class StoreFault(StrEnum):
     """Nothing can be written, renamed or deleted."""
     TORN = "torn"
     """A package's file is begun, and cannot be finished."""
+    FORGETFUL = "forgetful"
+    """Packages are gone as soon as they are written."""
+    CORRUPTING = "corrupting"
+    """Packages are not what was written."""
 
 
 PROBE_BYTES = 128
@@ -91,6 +95,8 @@ class MemoryFiles:
             if self.fault == StoreFault.TORN:
                 self.files[path] = data[: len(data) // 2]
             self._may_change(StoreFault.NEARLY_FULL, StoreFault.TORN)
+            if self.fault == StoreFault.CORRUPTING:
+                data = data[:-1] + bytes([data[-1] ^ 1])
         self.files[path] = data
 
     @contextmanager
@@ -104,7 +110,9 @@ class MemoryFiles:
 
     def move(self, old: str, new: str) -> None:
         self._may_change(StoreFault.READ_ONLY)
-        self.files[new] = self.files.pop(old)
+        data = self.files.pop(old)
+        if self.fault != StoreFault.FORGETFUL or len(data) <= PROBE_BYTES:
+            self.files[new] = data
 
     def delete_file(self, path: str) -> None:
         self._may_change(StoreFault.READ_ONLY)

@@ -110,7 +110,7 @@ class FakeSpark:
         self._watermarks_us: list[int] = []
         self._newest_us: dict[str, int] = {}
         self._pending: dict[str, Any] | None = None
-        self._run = 0
+        self._run = self._attempts = 0
         self.checkpoint.write("metadata", json.dumps({"id": QUERY_ID}))
 
     # -- the driver
@@ -130,6 +130,7 @@ class FakeSpark:
         except redis.RedisError:
             return False
         self._run += 1
+        self._attempts = 0
         self.reader = ControlReader(
             query=self.query,
             checkpoint=self.location,
@@ -194,6 +195,16 @@ class FakeSpark:
         with _failing_tasks():
             _, report = workers.attempt(zombie.assignment, zombie.durable, self._now_ms())
             self._send(report)
+
+    def strangers(self) -> Iterator[str]:
+        """Rows that a worker has, as of its newest batch, of groups that it neither owns nor takes part in moving."""
+        for worker, outcome in enumerate(self.workers.last):
+            record = self.workers.durable[worker].record()
+            if outcome is None or record is None or outcome.group_state_rows is None:
+                continue
+            for group in outcome.group_state_rows.nonzero()[0].tolist():
+                if group not in record.groups:
+                    yield f"batch {self.committed}: worker {worker} has rows of group {group} and no part in it"
 
     # -- binding
 
@@ -269,9 +280,14 @@ class FakeSpark:
             watermark_before_us=self._watermarks_us[number - 1] if number else bound.watermark_us,
             arriving=arriving,
             run=f"run-{self._run}",
+            attempt=self._next_attempt(),
             executor=self.workers.executor[worker],
             rebuild=worker in faults.rebuilt,
         )
+
+    def _next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
 
     def _losers(
         self, number: int, worker: int, arriving: Mapping[str, list[Any]], faults: BatchFaults
@@ -295,6 +311,7 @@ class FakeSpark:
         """The attempt that counts; None where Spark gives the query up."""
         assignment = self._assignment(number, worker, arriving, faults)
         for _ in range(TASK_FAILURES_MAX):
+            assignment = replace(assignment, attempt=self._next_attempt())
             durable = self.workers.copy_of_state(worker)
             with _failing_tasks():
                 outcome, report = self.workers.attempt(assignment, durable, self._now_ms())

@@ -35,6 +35,8 @@ class Assignment:
     arriving: Mapping[str, list[Any]]
     """Columns of what split tasks sent here."""
     run: str
+    attempt: int
+    """Spark's number, given when the attempt is launched."""
     executor: int
     rebuild: bool = False
 
@@ -59,7 +61,6 @@ class Workers:
         self.last: list[BatchOutcome | None] = [None] * shape.workers
         """Of each worker, the outcome of its newest committed batch."""
         self._directory = directory
-        self._attempts = 0
 
     def copy_of_state(self, worker: int) -> HeapState:
         """What the worker's last committed batch left, for an attempt to work on."""
@@ -84,10 +85,9 @@ class Workers:
         outcome = run_batch(self.shape.spec, batch, durable, residence, self.transfers, self.shape.result_schema)
         load = outcome.load
         assert load is not None
-        self._attempts += 1
         who = Attempt(
             query=self.query,
-            attempt=self._attempts,
+            attempt=assignment.attempt,
             executor=f"executor-{assignment.executor}",
             process=1,
             run=assignment.run,

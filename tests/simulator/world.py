@@ -58,6 +58,8 @@ class World:
             each.name in _CALM and not (each.values.get("faults") or {}).keys() - {"order"} for each in story.actions
         )
         """Whether nothing goes wrong in this story."""
+        self.strangers: list[str] = []
+        """Rows that were found with workers that should not have them."""
         self.spark.start()
 
     def do(self, action: Action) -> None:
@@ -85,8 +87,11 @@ class World:
         while self._batch is not None and steps:
             steps -= 1
             self.clock.advance(STEP_MS)
-            if next(self._batch, None) is None:
+            reached = next(self._batch, None)
+            if reached is None:
                 self._batch = None
+            elif reached == "committed":
+                self.strangers += self.spark.strangers()
 
     def finish_batch(self) -> None:
         self.go_spark(-1)

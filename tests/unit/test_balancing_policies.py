@@ -245,7 +245,7 @@ def test_every_policy_is_registered_under_its_own_name() -> None:
         ("leveling", None, "policy", "is not a policy. Use one of level, pairwise, drain, fill."),
         ("", 1, "policy", "is not a policy"),
         ("drain", None, "worker", "is missing for the policy drain"),
-        ("level", 1, "worker", "means nothing to the policy level"),
+        ("level", 1, "worker", "cannot be combined with the policy level"),
     ],
 )
 def test_an_unknown_policy_is_an_error_and_not_another_policy(

@@ -383,7 +383,7 @@ def test_a_migration_lets_go_of_groups_that_another_one_moves() -> None:
 def test_another_life_of_the_query_ends_its_migrations() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
-    assert (ended.outcome, ended.problem) == ("rolled-back", "the query was started anew")
+    assert (ended.outcome, ended.problem) == ("rolled-back", "the query was started again with another checkpoint")
 
 
 def test_open_moves_without_a_journal_are_adopted() -> None:
@@ -398,6 +398,17 @@ def test_open_moves_without_a_journal_are_adopted() -> None:
     answered = after(back, way_back(joined=False)[0])
     (restoring,) = journaled(adopt(epochs_of(opening, back, answered), [], 5))
     assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.HELD)
+
+
+def test_a_cancelled_migration_that_is_adopted_again_goes_on_without_the_reason_of_its_end() -> None:
+    opening = after(mslb(), *asked(), wave()[0])
+    cancelled = after(mslb(), *asked(), cancel())
+    assert (cancelled.outcome, "cancelled" in cancelled.problem) == ("rolled-back", True)
+    (adopted,) = journaled(adopt(epochs_of(opening), [cancelled], 5))
+    assert (adopted.outcome, adopted.problem, adopted.state) == ("", "", State.DEACTIVATING)
+    back = after(mslb(), *asked(), *wave()[:4], cancel())
+    (returning,) = journaled(adopt(epochs_of(opening, back), [cancelled], 5))
+    assert (returning.state, returning.problem) == (State.RETURNING, cancelled.problem)
 
 
 def test_a_journal_behind_a_recall_catches_up() -> None:
