@@ -101,7 +101,7 @@ class Observed:
         self._audits: dict[str, MigrationAudit] = {}
         self._closed: dict[str, None] = {}
         """Rebalances whose end is counted."""
-        self._alarms: frozenset[tuple[Any, ...]] = frozenset()
+        self._alarms: frozenset[tuple[int, str, str]] = frozenset()
 
     # -- what the runner tells
 
@@ -177,10 +177,10 @@ class Observed:
     @harmless
     def alarmed(self, alarms: Sequence[Mapping[str, Any]]) -> None:
         """All alarms that Redis keeps, whoever raised them."""
-        present = frozenset((each.get("at_ms", 0), each.get("kind"), each.get("text")) for each in alarms)
+        present = frozenset((int(each["at_ms"]), str(each["kind"]), str(each["text"])) for each in alarms)
         for at_ms, kind, _ in present - self._alarms:
             if at_ms >= self._since_ms:
-                self._add(metrics.ALARMS, str(kind), metrics.ALARM_KINDS)
+                self._add(metrics.ALARMS, kind, metrics.ALARM_KINDS)
         self._alarms = present
 
     # -- counting

@@ -85,7 +85,8 @@ class ManagerService:
         """Whoever raised them; driver and executors write theirs straight into Redis."""
         for query, runner in self.runners.items():
             if runner.leading:
-                runner.observed.alarmed(await self.store.alarms(query))
+                with contextlib.suppress(ValueError):  # somebody else's text in our list
+                    runner.observed.alarmed(await self.store.alarms(query))
 
     def _watch_over(self, query: str) -> None:
         task = self._tasks.get(query)

@@ -20,6 +20,7 @@ from manager.metrics import FAMILIES, Family, series_budget
 from manager.observing import Observed
 from manager.requests import enqueue
 from manager.runner import QueryRunner, make_runner
+from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore, now_ms
 from manager.tally import Distribution
@@ -36,7 +37,8 @@ pytestmark = pytest.mark.redis
 
 WEIGHTS = (5, 1, 1, 1, 1, 1)
 ROWS_PER_BATCH = sum(WEIGHTS) + len(WEIGHTS)
-SETTINGS = ManagerSettings(warm_up_batches=5)
+SETTINGS = ManagerSettings(warm_up_batches=5, lease_ttl_s=600.0)
+"""A lease ends by the clock of Redis; the tests' own clock stands, and the machine may be slow."""
 
 
 @dataclasses.dataclass
@@ -235,6 +237,21 @@ def test_alarms_are_counted_whoever_raised_them(plane: DataPlane) -> None:
         assert page.sum("trimtab_alarms_total") == 2
         assert page.value("trimtab_alarms_total", query="orders", kind="redis-went-back") == 1
         assert page.value("trimtab_alarms_total", query="orders", kind="other") == 1
+
+    play(plane, scenario)
+
+
+def test_alarms_that_are_none_stop_nobody(plane: DataPlane) -> None:
+    """Whoever can write to Redis can write anything."""
+
+    async def scenario(mine: Instance) -> None:
+        service = ManagerService(mine.runner.store, SETTINGS, runner_for=lambda _: mine.runner)
+        await mine.batches(1)
+        service.runners["orders"] = mine.runner
+        for text in ("not json", '["no object"]', '{"at_ms": "soon", "kind": [], "text": 1}'):
+            plane.store.client.lpush("trimtab:{orders}:alarms", text)
+            await service._count_alarms()
+        assert mine.scrape().sum("trimtab_alarms_total") == 0
 
     play(plane, scenario)
 
