@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -133,6 +134,7 @@ async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) ->
 
 
 def run_server(settings: ServeSettings) -> int:
+    _allow_files()
     with _logging_to_stderr(settings.access_log):
         asyncio.run(serve(settings, lambda line: print(line, flush=True)))
     return 0
@@ -177,6 +179,13 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     if scheme == "http" and settings.host not in ("127.0.0.1", "localhost", "::1"):
         lines.append("Keys travel unencrypted: give --tls-cert and --tls-key, or put TLS in front.")
     return lines
+
+
+def _allow_files() -> None:
+    """As many open files as the system allows: every event stream is one, and many shells begin with 1,024."""
+    with contextlib.suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextlib.contextmanager
