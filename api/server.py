@@ -32,6 +32,8 @@ from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
 from trimtab.store import redacted
 
+UNREAD_MS: Final = 60_000
+"""How long what was sent may wait for the client to take it in."""
 GRACE_S: Final = 5
 """How long open requests may take after a signal."""
 
@@ -151,6 +153,9 @@ def listen(host: str, port: int) -> socket.socket:
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Connections inherit it: one whose client takes nothing in does not keep its memory for ever.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
             listening.bind(address)
             listening.listen(2048)
             undo.pop_all()
