@@ -9,8 +9,9 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from api.access import Caller
-from api.events import EventStreams
+from api.exposition import Exposition
 from api.idempotency import KEPT_S
+from api.live import LiveStreams
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
@@ -32,10 +33,12 @@ def always_ready() -> str:
 @dataclass
 class Backend:
     store: ManagerStore
-    streams: EventStreams
+    streams: LiveStreams
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     not_ready: Callable[[], str] = field(default=always_ready)
     """Why this instance's manager cannot work, or nothing."""
+    exposition: Exposition = field(default_factory=Exposition)
+    """What /metrics answers."""
 
     async def situation(self, query: str) -> Situation:
         """The query as it is now; 404 where there is none."""

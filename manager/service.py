@@ -68,6 +68,7 @@ class ManagerService:
                 try:
                     for query in await self.store.queries():
                         self._watch_over(query)
+                    await self._count_alarms()
                     self._problem = ""
                 except (RedisError, OSError, TimeoutError) as error:
                     if not self._problem:
@@ -79,6 +80,13 @@ class ManagerService:
         finally:
             self._stop.set()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _count_alarms(self) -> None:
+        """Whoever raised them; driver and executors write theirs straight into Redis."""
+        for query, runner in self.runners.items():
+            if runner.leading:
+                with contextlib.suppress(ValueError):  # somebody else's text in our list
+                    runner.observed.alarmed(await self.store.alarms(query))
 
     def _watch_over(self, query: str) -> None:
         task = self._tasks.get(query)

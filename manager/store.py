@@ -7,8 +7,10 @@ Everything is per query and may be read by any instance, leader or not. What a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
@@ -23,6 +25,7 @@ from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
 from balancing.triggers import TriggerState, parse_trigger_state
+from manager.history import BatchRow, Column, parse_batch_row, parse_column
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
@@ -32,6 +35,9 @@ from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
 
 Json = dict[str, Any]
 Record = TypeVar("Record")
+Number = TypeVar("Number", int, float)
+Missing = TypeVar("Missing")
+Entry = TypeVar("Entry")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
@@ -47,6 +53,14 @@ class Heartbeat:
     at_ms: int
     gap_ms: int = 0
     """The longest silence between its last signs of life: it writes one between batches only."""
+    progress_batch: int = -1
+    """The newest batch that Spark has reported on, to which the following belong; -1: none."""
+    batch_ms: int | None = None
+    """How long it took."""
+    rows_per_s: float | None = None
+    """What it read from the sources."""
+    backlog: int | None = None
+    """Rows in the sources that it left (Kafka: lag); None where no source tells."""
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
@@ -153,6 +167,10 @@ class ManagerStore:
                 digest=fields["digest"],
                 at_ms=int(fields["at_ms"]),
                 gap_ms=int(fields.get("gap_ms", 0)),
+                progress_batch=_number(fields.get("progress_batch"), int, -1),
+                batch_ms=_number(fields.get("batch_ms"), int, None),
+                rows_per_s=_number(fields.get("rows_per_s"), float, None),
+                backlog=_number(fields.get("backlog"), int, None),
             )
         except (KeyError, ValueError):
             return None
@@ -240,6 +258,27 @@ class ManagerStore:
         """("migration:ID" or "rebalance:ID", when it ended in ms), newest first."""
         members = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
         return [(member, int(score)) for member, score in members]
+
+    async def batches(self, query: str) -> list[BatchRow]:
+        """The newest batches, oldest first."""
+        return _listed(await self._redis.lrange(redis_keys.batches(query), 0, -1), parse_batch_row)
+
+    async def column_texts(self, query: str, step_s: int) -> list[str]:
+        """The query every so many seconds, oldest first, to be read with `readable_columns`: it takes some time."""
+        texts: list[str] = await self._redis.lrange(redis_keys.history(query, step_s), 0, -1)
+        return texts
+
+    async def outcomes(self, query: str, rebalances: Sequence[str]) -> dict[str, Json]:
+        """Of these rebalances: `forecast` and `measured`, as far as each is known."""
+        fields = [(name, kind) for name in rebalances for kind in ("forecast", "measured")]
+        if not fields:
+            return {}
+        texts = await self._redis.hmget(redis_keys.outcomes(query), [f"{name}:{kind}" for name, kind in fields])
+        known: dict[str, Json] = {}
+        for (name, kind), text in zip(fields, texts, strict=True):
+            if text is not None:
+                known.setdefault(name, {})[kind] = json.loads(text)
+        return known
 
     async def next_request(self, query: str) -> str | None:
         """The oldest request's text; it is taken off the list together with the journal's entry about it."""
@@ -344,6 +383,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -> Number | Missing:
+    try:
+        return missing if not text else kind(text)
+    except ValueError:
+        return missing
+
+
 def _epoch(text: str) -> Epoch | None:
     # A text that cannot be read counts as missing: the control source puts the right one back.
     try:
@@ -366,6 +412,19 @@ def _parsed(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> tuple[
 
 def _readable(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> dict[str, Record]:
     return _parsed(texts, parse)[0]
+
+
+def readable_columns(texts: Sequence[str]) -> list[Column]:
+    return _listed(texts, parse_column)
+
+
+def _listed(texts: Sequence[str], parse: Callable[[str], Entry]) -> list[Entry]:
+    """Those that this version can read."""
+    entries = []
+    for text in texts:
+        with contextlib.suppress(ValueError, TypeError, KeyError, zlib.error):
+            entries.append(parse(text))
+    return entries
 
 
 def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:

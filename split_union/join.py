@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from split_union import control_source, session, shipping, transport
+from split_union import control_source, progress, session, shipping, transport
 from split_union.definition import claim_checkpoint
 from split_union.filters import Placed, filtered, place_conditions
 from split_union.query import JoinQuery
@@ -93,6 +93,7 @@ def build_join(
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
+    progress.listen(spark, query.name, store, checkpoint)
     return filtered(joined, given, placed)
 
 

@@ -78,7 +78,7 @@ class Checkpoint:
     def control_offset(self, batch: int) -> dict[str, Any] | None:
         """The control source's offset that batch `batch` ends with."""
         for line in self._offset_lines(batch):
-            found = _find_mark(line)
+            found = find_mark(line)
             if found is not None:
                 return found
         return None
@@ -120,7 +120,8 @@ def epoch_file(number: int, digest: str) -> str:
     return f"trimtab/epochs/{number}-{digest[:16]}.json"
 
 
-def _find_mark(line: str) -> dict[str, Any] | None:
+def find_mark(line: str) -> dict[str, Any] | None:
+    """The control source's entry in a line of the offset log, or in an offset of Spark's progress; None elsewhere."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -28,5 +28,7 @@ def serve(options: argparse.Namespace) -> int:
             tls_cert=options.tls_cert,
             tls_key=options.tls_key,
             access_log=options.access_log,
+            metrics_host=options.metrics_host,
+            metrics_port=options.metrics_port,
         )
     )
