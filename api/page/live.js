@@ -1,10 +1,13 @@
 // One query, live: a fetch stream (EventSource cannot send a key), taken up again whenever it ends.
 
 import { applied, EventParser } from "/page/delta.js";
-import { get, headers, path, Problem } from "/page/session.js";
+import { headers, path, Problem } from "/page/session.js";
 
 const SILENCE_MS = 25_000; // the server sends at least a comment every ten seconds
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000, 15_000];
+
+/** A delta is missing: the stream is taken up anew at once, and begins with the whole document. */
+class Gap extends Error {}
 
 /** Events: "front" (the document has changed), "status" (live or not). */
 export class LiveQuery extends EventTarget {
@@ -52,6 +55,7 @@ export class LiveQuery extends EventTarget {
         if (error instanceof Problem && [401, 403, 404].includes(error.status)) return this.#tell("refused");
       }
       if (this.#stop.signal.aborted) return;
+      if (this.problem instanceof Gap) continue;
       const wait = BACKOFF_MS[Math.min(failures, BACKOFF_MS.length - 1)] * (0.75 + Math.random() / 2);
       failures += 1;
       this.retry_ms = Date.now() + wait;
@@ -86,7 +90,7 @@ export class LiveQuery extends EventTarget {
         alive();
         for (const event of parser.feed(value)) {
           if (event.event === "dropped") throw new Problem(0, { detail: "This page was too slow and the server has dropped it." });
-          await this.#take(event, connection.signal);
+          this.#take(event);
         }
       }
     } finally {
@@ -95,12 +99,13 @@ export class LiveQuery extends EventTarget {
     }
   }
 
-  async #take(event, signal) {
+  #take(event) {
     if (event.event === "front") this.front = JSON.parse(event.data);
     else if (event.event === "delta") {
       const delta = JSON.parse(event.data);
-      if (this.front && delta.seq <= this.front.seq) return; // told twice: in the document already
-      this.front = applied(this.front, delta) ?? (await get(path(this.#query, "front"), signal));
+      const next = applied(this.front, delta);
+      if (!next) throw new Gap();
+      this.front = next;
     } else return;
     this.#tell("live");
     this.dispatchEvent(new Event("front"));

@@ -17,7 +17,7 @@ export function partitionsView({ query, live, signal, id }) {
   let boxes = []; // {group, x, y}
   let size = 18;
   const canvas = el("canvas", { class: "map-canvas", tabindex: "0", role: "application", "aria-roledescription": "partition map" });
-  const detail = el("div", {}, el("p", { class: "empty" }, "Choose a group: click it, or move with the arrow keys and press Enter."));
+  const detail = el("div", { class: "stack" }, el("p", { class: "empty" }, "Choose a group: click it, or move with the arrow keys and press Enter."));
   const side = panel("Group", detail);
   const numbers = el("div");
   const words = el("details", { class: "panel", on: { toggle: tell } }, el("summary", {}, "The same as a table"), numbers);
@@ -78,7 +78,7 @@ export function partitionsView({ query, live, signal, id }) {
     const moving = new Set((front.moves ?? []).filter((each) => !each.outcome).flatMap((each) => each.groups));
     const inner = size - (size > 10 ? 2 : 1);
     for (const { group, x, y } of boxes) {
-      context.fillStyle = css(rgb[levels[code(front.loads[group])]]);
+      context.fillStyle = css(rgb[levels[code(front.loads[group] ?? 0)]]);
       context.fillRect(x, y, inner, inner);
       context.lineWidth = 1;
       context.strokeStyle = variable("--line");
@@ -104,7 +104,7 @@ export function partitionsView({ query, live, signal, id }) {
     chosen = group;
     draw();
     const front = live.front;
-    speak(`Group ${group}, worker ${front.owners[group]}, ${percent(front.loads[group] / LOAD_UNIT, 2)} of the load`);
+    speak(`Group ${group}, worker ${front.owners[group]}, ${percent((front.loads[group] ?? 0) / LOAD_UNIT, 2)} of the load`);
     if (open) show();
   }
 
