@@ -18,6 +18,8 @@ from api.limits import Buckets, in_turn, too_many
 from api.problems import Problem
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+SESSION_PATH: Final = "/v1/session"
+"""POST hands in a one-time ticket: who has no key yet may do that."""
 REMEMBERED_S: Final = 2.0
 """A key is looked up again after this time; until then a revoked key may still be accepted."""
 REMEMBERED_MAX: Final = 4096
@@ -82,6 +84,14 @@ class Gatekeeper:
         if len(self._valid) > REMEMBERED_MAX:
             self._valid.popitem(last=False)
         return record
+
+    def stranger(self, address: str) -> None:
+        """Somebody without a key asks for one: 429 where too many did so in vain. `welcome` gives the token back."""
+        if wait_s := self._failures.wait_s(address, self._clock()):
+            raise too_many(wait_s, "requests without a valid key")
+
+    def welcome(self, address: str) -> None:
+        self._failures.give_back(address)
 
     async def _look_up(self, authorization: str | None) -> KeyRecord:
         if authorization is None:

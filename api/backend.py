@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from api.access import Caller
-from api.events import EventStreams
 from api.idempotency import KEPT_S
+from api.live import LiveStreams
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
@@ -32,7 +32,7 @@ def always_ready() -> str:
 @dataclass
 class Backend:
     store: ManagerStore
-    streams: EventStreams
+    streams: LiveStreams
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     not_ready: Callable[[], str] = field(default=always_ready)
     """Why this instance's manager cannot work, or nothing."""

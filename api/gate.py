@@ -22,7 +22,7 @@ from typing import Final
 from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
+from api.access import OPEN_PATHS, SESSION_PATH, Caller, Gatekeeper, check_scope, needed_scope
 from api.answers import Headers, HttpAnswer, RecentAnswers, collect_answer
 from api.audit import AuditLog
 from api.events import only_json
@@ -86,6 +86,9 @@ class Gate:
             # Readiness asks Redis. It needs no key, so it must not take the connections of clients that have one.
             await self._read(exchange, receive)
             return
+        if (method, path) == ("POST", SESSION_PATH):
+            await self._open_session(exchange, receive)
+            return
         headers = exchange.headers
         record = await self._keys.caller(headers.get(b"authorization"), _address(scope))
         exchange.who = record.id
@@ -98,10 +101,10 @@ class Gate:
         scope.setdefault("state", {})["caller"] = exchange.caller
         if not reads:
             await self._mutate(exchange, receive)
-        elif path.endswith("/events") and not only_json(headers.get(b"accept")):
+        elif _is_stream(path, headers.get(b"accept")):
             with self._places.taken(record.id):
                 await self._app(scope, receive, exchange.send)
-        elif path.endswith("/events"):  # the answer depends on a header, too
+        elif path.endswith("/events") or path == "/v1/me":  # the answer depends on a header, too
             await (await self._answer(scope, receive)).send(exchange.send)
         else:
             await self._read(exchange, receive)
@@ -115,15 +118,7 @@ class Gate:
     async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
         scope, headers, caller = exchange.scope, exchange.headers, exchange.caller
         assert caller is not None
-        body = exchange.body = await read_body(receive, headers.get(b"content-length"))
-        _check_form(body, headers.get(b"content-type"))
-        _refuse_keys(body, "body")
-        body = body or b"{}"
-        scope["headers"] = [
-            *((name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")),
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
+        body = await self._body(exchange, receive)
         text = headers.get(b"idempotency-key")
         named = None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
         scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
@@ -135,6 +130,30 @@ class Gate:
                 self._recent.forget()
                 await self.note(exchange, answer.status)
         await answer.send(exchange.send, again)
+
+    async def _open_session(self, exchange: _Exchange, receive: Receive) -> None:
+        """A ticket for a key. It costs a stranger's token, which is given back if the ticket is good."""
+        address = _address(exchange.scope)
+        self._keys.stranger(address)
+        body = await self._body(exchange, receive)
+        answer = await self._answer(exchange.scope, replayed(body, receive))
+        if answer.status < 300:
+            self._keys.welcome(address)
+        await answer.send(exchange.send)
+
+    async def _body(self, exchange: _Exchange, receive: Receive) -> bytes:
+        """Read and checked, and declared to the application as what it is."""
+        scope, headers = exchange.scope, exchange.headers
+        body = exchange.body = await read_body(receive, headers.get(b"content-length"))
+        _check_form(body, headers.get(b"content-type"))
+        _refuse_keys(body, "body")
+        body = body or b"{}"
+        scope["headers"] = [
+            *((name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        return body
 
     async def _make(self, named: RequestToken | None, scope: Scope, receive: Receive) -> HttpAnswer:
         answer: HttpAnswer | None = None
@@ -205,6 +224,10 @@ class _Exchange:
                 path = without_keys(self.path)
                 spent_ms = (self._clock() - begun_s) * 1000
                 _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
+
+
+def _is_stream(path: str, accept: str | None) -> bool:
+    return path.endswith("/live") or (path.endswith("/events") and not only_json(accept))
 
 
 def _headers(scope: Scope) -> dict[bytes, str]:

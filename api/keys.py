@@ -12,6 +12,7 @@ import hmac
 import json
 import re
 import secrets
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, get_args
 
@@ -98,6 +99,12 @@ class KeyStore:
     async def find(self, identity: str) -> KeyRecord | None:
         text = await self._client.hget(redis_keys.API_KEYS, identity)
         return None if text is None else KeyRecord(**json.loads(text))
+
+    async def known(self, identities: Collection[str]) -> set[str]:
+        """Those of these ids that have a key."""
+        names = sorted(identities)
+        texts = await self._client.hmget(redis_keys.API_KEYS, names) if names else []
+        return {name for name, text in zip(names, texts, strict=True) if text is not None}
 
     async def all(self) -> list[KeyRecord]:
         texts = (await self._client.hgetall(redis_keys.API_KEYS)).values()

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp
 
 from api.app import create_app
 from api.backend import Backend, always_ready
-from api.events import EventStreams
 from api.gate import GateSettings
 from api.keys import KeyStore
+from api.live import LiveStreams
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
     """Ends on a signal without raising it again. It ends event streams first: they would never end by themselves."""
 
     def __init__(
-        self, app: ASGIApp, streams: EventStreams, settings: ServeSettings, listens: Callable[[], None]
+        self, app: ASGIApp, streams: LiveStreams, settings: ServeSettings, listens: Callable[[], None]
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -110,7 +110,7 @@ async def prepared(
     """
     manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis)
     service = ManagerService(manager_store, manager)
-    streams = EventStreams(api_store, clock)
+    streams = LiveStreams(api_store, clock)
     not_ready = service.not_ready if with_manager else always_ready
     app = create_app(Backend(api_store, streams, not_ready=not_ready), settings.gate, clock)
     try:

@@ -33,6 +33,7 @@ from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
 from manager import inbox
+from manager.chronicle import Chronicle
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.pen import Pen, go_on
@@ -68,6 +69,7 @@ class QueryRunner:
         self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
         self.rules = Rules()
+        self.chronicle = Chronicle()
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
         self._clock = clock
@@ -104,7 +106,9 @@ class QueryRunner:
         await self._take_up()
         if batches:
             settings = await self.store.auto(self.query)
-            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
+            weighed = self._snapshot()
+            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
+            self.chronicle.note(batches, weighed, settings, self.steering)
         situation = self.situation()
         if situation is not None:
             # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
@@ -137,6 +141,7 @@ class QueryRunner:
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
+        self.chronicle = Chronicle()
         self.pen.journal.forget()
 
     def doubt(self, problem: str) -> None:
@@ -243,7 +248,9 @@ class QueryRunner:
             return
         snapshot = self._snapshot()
         if snapshot is not None:
-            await self.pen.write_snapshot(snapshot_text(snapshot))
+            history = self.chronicle.entries(snapshot, now_ms())
+            await self.pen.write_snapshot(snapshot_text(snapshot), history)
+            self.chronicle.written(history)
             self._snapshot_at, self._snapshot_of = self._clock(), heard
 
 

@@ -7,8 +7,10 @@ Everything is per query and may be read by any instance, leader or not. What a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
@@ -23,6 +25,7 @@ from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
 from balancing.triggers import TriggerState, parse_trigger_state
+from manager.history import BatchRow, Column, parse_batch_row, parse_column
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, parse_epoch
@@ -32,6 +35,7 @@ from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
 
 Json = dict[str, Any]
 Record = TypeVar("Record")
+Entry = TypeVar("Entry")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
@@ -241,6 +245,26 @@ class ManagerStore:
         members = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
         return [(member, int(score)) for member, score in members]
 
+    async def batches(self, query: str) -> list[BatchRow]:
+        """The newest batches, oldest first."""
+        return _listed(await self._redis.lrange(redis_keys.batches(query), 0, -1), parse_batch_row)
+
+    async def columns(self, query: str, step_s: int) -> list[Column]:
+        """The query every so many seconds, oldest first."""
+        return _listed(await self._redis.lrange(redis_keys.history(query, step_s), 0, -1), parse_column)
+
+    async def outcomes(self, query: str, rebalances: Sequence[str]) -> dict[str, Json]:
+        """Of these rebalances: `forecast` and `measured`, as far as each is known."""
+        fields = [(name, kind) for name in rebalances for kind in ("forecast", "measured")]
+        if not fields:
+            return {}
+        texts = await self._redis.hmget(redis_keys.outcomes(query), [f"{name}:{kind}" for name, kind in fields])
+        known: dict[str, Json] = {}
+        for (name, kind), text in zip(fields, texts, strict=True):
+            if text is not None:
+                known.setdefault(name, {})[kind] = json.loads(text)
+        return known
+
     async def next_request(self, query: str) -> str | None:
         """The oldest request's text; it is taken off the list together with the journal's entry about it."""
         text = await self._redis.lindex(redis_keys.requests(query), 0)
@@ -366,6 +390,15 @@ def _parsed(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> tuple[
 
 def _readable(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> dict[str, Record]:
     return _parsed(texts, parse)[0]
+
+
+def _listed(texts: Sequence[str], parse: Callable[[str], Entry]) -> list[Entry]:
+    """Those that this version can read."""
+    entries = []
+    for text in texts:
+        with contextlib.suppress(ValueError, TypeError, KeyError, zlib.error):
+            entries.append(parse(text))
+    return entries
 
 
 def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:

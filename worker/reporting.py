@@ -54,6 +54,7 @@ def worker_report(attempt: Attempt, batch: BatchInput, outcome: BatchOutcome, co
         cpu_ns=attempt.cpu_ns,
         resident="hit" if outcome.hit else "rebuild",
         plan=outcome.plan,
+        plan_states=outcome.plan_states,
         run=attempt.run,
         phase_ns=outcome.phase_ns,
         groups=groups.tolist(),

@@ -44,6 +44,10 @@ WORKER_EXAMPLE: Json = {
     "results_per_s": 4410.5,
     "state_rows": 301_245,
     "state_bytes": 25_411_000,
+    "combined_rows": 40_112,
+    "late_rows": 0,
+    "plan": "((A B) C)",
+    "plan_states": [{"state": "A", "rows": 100_415}, {"state": "A B", "rows": 40_112}],
     "batch": 311,
     "resident": "hit",
 }

@@ -22,6 +22,7 @@ from balancing.settings import Settings
 from balancing.steering import Steering
 from balancing.triggers import Decision, TriggerState
 from manager import journal as journal_module
+from manager.chronicle import Entries
 from manager.journal import LeaderJournal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
 from manager.store import ManagerStore, UnreadableRecord
@@ -351,7 +352,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         journal = LeaderJournal(store.client, "orders", one)
         write = written(decision=DECISION, alarms=(notice("x", kind="audit"),))
         await journal.write(write, 1)
-        await journal.write_snapshot("{}", 1)
+        await journal.write_snapshot("{}", Entries(), 1)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert [each["text"] for each in await store.alarms("orders")] == ["x"]
@@ -360,7 +361,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         with pytest.raises(Fenced):
             await journal.write(replace(write, decision=replace(DECISION, code="idle")), 2)
         with pytest.raises(Fenced):
-            await journal.write_snapshot("[]", 2)
+            await journal.write_snapshot("[]", Entries(), 2)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert len(await store.alarms("orders")) == 1
