@@ -94,6 +94,7 @@ function close() {
 function follow(query) {
   if (live?.query === query && live.status !== "refused") return;
   live?.close();
+  lost_ms = null;
   live = query === null ? null : new LiveQuery(query);
   live?.addEventListener("front", () => {
     drawTop(route());
@@ -132,6 +133,8 @@ const notLive = el("div", { class: "not-live", hidden: true });
 const name = el("span");
 const state = el("span");
 let drawn = "";
+let lost_ms = null; // since when nothing is heard
+const PATIENCE_MS = 2500;
 
 function drawTop(place) {
   const text = JSON.stringify([place?.query, place?.view, session.name, session.scope]);
@@ -155,11 +158,13 @@ function drawTop(place) {
 function status() {
   if (!live) return;
   const good = live.status === "live";
+  lost_ms = good ? null : (lost_ms ?? Date.now());
   const stopped = good && live.front?.query?.running === false;
   pill.className = `pill ${good ? (stopped ? "warn" : "good") : live.status === "refused" ? "bad" : "warn"}`;
-  say(pill, good ? (stopped ? "query stopped" : "live") : live.status === "refused" ? "not live" : live.front ? "not live" : "connecting");
+  say(pill, good ? (stopped ? "query stopped" : "live") : live.status === "refused" ? "not live" : live.front ? "reconnecting" : "connecting");
   const refused = live.status === "refused";
-  notLive.hidden = good || (!refused && !live.front && !live.problem);
+  const brief = Date.now() - (lost_ms ?? Date.now()) < PATIENCE_MS; // a stream that ends is taken up again at once
+  notLive.hidden = good || (!refused && (brief || (!live.front && !live.problem)));
   if (refused && live.problem?.status === 401) return askForKey(live.problem);
   if (notLive.hidden) return;
   const old = live.front ? ` What you see is from ${seconds(Math.max(0, (Date.now() - live.front.at_ms) / 1000))} ago.` : "";

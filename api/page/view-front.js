@@ -2,7 +2,7 @@
 
 import { TimeChart } from "/page/charts.js";
 import { workerColour } from "/page/colours.js";
-import { choice, el, keyed, link, panel, say, set, theirs } from "/page/dom.js";
+import { choice, el, keyed, link, panel, say, set, svg, theirs } from "/page/dom.js";
 import { moveCard } from "/page/move.js";
 import { address } from "/page/router.js";
 import { session } from "/page/session.js";
@@ -53,14 +53,17 @@ function drawWhy(node, query, front) {
   node.className = `why ${moving || acts ? "acts" : "rests"}`;
   set(
     node,
-    el("span", { class: "why-mark", "aria-hidden": "true" }, moving || acts ? "⇄" : "⏸"),
+    mark(moving || acts),
     el("div", { class: "grow" }, el("strong", {}, title), el("p", {}, why?.text ? theirs(why.text) : "The load is not known yet: the manager has seen no batch of this query recently.")),
     el("div", { class: "why-side" },
       el("span", { class: `chip ${auto ? "good" : ""}` }, auto ? "auto is on" : "auto is off"),
-      why?.code ? el("code", { class: "muted" }, why.code) : null),
+      why?.code && why.code !== "off" ? el("code", { class: "muted" }, why.code) : null),
     session.operates ? link(address(query, "proposals"), "Propose a rebalance", { class: "button primary" }) : null,
   );
 }
+
+// Drawn, not written: fonts do not have every sign.
+const mark = (acts) => svg("svg", { class: "why-mark", viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: acts ? "M3 8h15M14 3.5 18.5 8 14 12.5M21 16H6M10 11.5 5.5 16l4.5 4.5" : "M8.5 5v14M15.5 5v14" }));
 
 function tile(name) {
   const value = el("dd", { class: "tile-value" });

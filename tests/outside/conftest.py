@@ -19,6 +19,12 @@ PICTURES: Final = "TRIMTAB_PICTURES"
 """Directory for the screenshots; `make pictures` names docs/images."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Playwright runs its loop in a greenlet, from which Python 3.11 cannot parse sources (ast, "recursion depth
+    # mismatch"): pytest's own tracebacks would end the session instead of telling what failed.
+    config.option.tbstyle = "native"
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with launched() as running:
