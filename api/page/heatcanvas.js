@@ -59,11 +59,12 @@ export class HeatCanvas {
     const high = Math.min(rows, Math.max(1, Math.round(place.height * devicePixelRatio)));
     const levels = model.levels();
     const grid = new Uint8Array(columns * high);
+    const cellOf = Int32Array.from({ length: rows }, (_, row) => Math.floor((row * high) / rows) * columns);
     for (let column = 0; column < columns; column += 1) {
       const codes = codesOf(model.columns[column]);
       const { groupOf } = layouts[column];
       for (let row = 0; row < groupOf.length; row += 1) {
-        const cell = (high === rows ? row : Math.floor((row * high) / rows)) * columns + column;
+        const cell = cellOf[row] + column;
         const level = levels[codes[groupOf[row]]];
         if (level > grid[cell]) grid[cell] = level;
       }

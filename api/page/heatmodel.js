@@ -10,7 +10,11 @@ export class HeatModel {
     this.moves = [];
     this.step_ms = 10_000;
     this.peak = 1;
+    this.#sums = new Float64Array(partitions); // of each group over all columns: an update adds one column to it
   }
+
+  #sums;
+  #byOwner = new WeakMap(); // owners -> layout
 
   /** A document of GET history: owners are null where they are as in the column before. */
   take(document) {
@@ -18,11 +22,12 @@ export class HeatModel {
     this.moves = document.moves ?? [];
     let owners = null;
     this.columns = [];
+    this.#sums.fill(0);
     for (const column of document.columns ?? []) {
       owners = column.owners ?? owners;
-      if (owners && column.loads) this.columns.push({ ...column, owners });
+      if (owners && column.loads) this.#push({ ...column, owners });
     }
-    this.#trim();
+    this.#measure();
   }
 
   /** The load as it is now: replaces the newest column until that has lasted for a step. */
@@ -33,17 +38,27 @@ export class HeatModel {
     const newest = front.batches?.at(-1);
     const column = { at_ms: front.at_ms, ratio: front.imbalance?.ratio ?? null, batch_ms: newest?.[2] ?? null, rows_per_s: newest?.[3] ?? null, loads: front.loads, owners, live: true };
     if (last?.live && front.at_ms - last.begun_ms < this.step_ms && owners === last.owners) {
-      this.columns[this.columns.length - 1] = { ...column, begun_ms: last.begun_ms, at_ms: last.begun_ms };
-      this.peak = Math.max(this.peak, top(column.loads));
+      this.#add(this.columns.pop().loads, -1);
+      this.#push({ ...column, begun_ms: last.begun_ms, at_ms: last.begun_ms });
     } else {
-      this.columns.push({ ...column, begun_ms: front.at_ms });
-      this.#trim();
+      this.#push({ ...column, begun_ms: front.at_ms });
     }
+    this.#measure();
   }
 
-  #trim() {
-    if (this.columns.length > COLUMNS_MAX) this.columns.splice(0, this.columns.length - COLUMNS_MAX);
-    this.peak = Math.max(1, ...this.columns.map((column) => top(column.loads)));
+  #push(column) {
+    this.columns.push({ ...column, top: top(column.loads) });
+    this.#add(column.loads, 1);
+    if (this.columns.length > COLUMNS_MAX) this.#add(this.columns.shift().loads, -1);
+  }
+
+  #add(loads, sign) {
+    const count = Math.min(loads.length, this.#sums.length);
+    for (let group = 0; group < count; group += 1) this.#sums[group] += sign * loads[group];
+  }
+
+  #measure() {
+    this.peak = Math.max(1, ...this.columns.map((column) => column.top));
   }
 
   /** Rows of the groups that one worker owns now, or of all. */
@@ -57,12 +72,11 @@ export class HeatModel {
   layouts(order, worker = null) {
     const groups = this.shown(worker);
     if (order === "load") {
-      const heat = new Float64Array(this.partitions);
-      for (const { loads } of this.columns) for (const group of groups) heat[group] += loads[group];
+      const heat = this.#sums;
       const rows = layout(groups.sort((a, b) => heat[b] - heat[a] || a - b), this.partitions);
       return this.columns.map(() => rows);
     }
-    const kept = new Map();
+    const kept = worker === null ? this.#byOwner : new Map();
     return this.columns.map(({ owners }) => {
       if (!kept.has(owners)) kept.set(owners, layout(byOwner(groups, owners), this.partitions, owners));
       return kept.get(owners);
@@ -112,7 +126,8 @@ function byOwner(groups, owners) {
   return groups.slice().sort((a, b) => owners[a] - owners[b] || a - b);
 }
 
-function layout(groupOf, partitions, owners = null) {
+function layout(groups, partitions, owners = null) {
+  const groupOf = Int32Array.from(groups);
   const rowOf = new Int32Array(partitions).fill(-1);
   groupOf.forEach((group, row) => {
     rowOf[group] = row;
