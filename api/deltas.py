@@ -69,6 +69,7 @@ def _fresh(before: Sequence[Any], after: Sequence[Any]) -> list[Any] | None:
     """What was added at the end; None where it is another list."""
     if not before:
         return list(after) or []
-    if not after or before[-1] not in after:
+    if before[-1] not in after:
         return None
-    return list(after[after.index(before[-1]) + 1 :])
+    end = after.index(before[-1]) + 1
+    return list(after[end:]) if list(before[-end:]) == list(after[:end]) else None

@@ -148,7 +148,7 @@ def chosen_columns(fine: Sequence[Column], coarse: Sequence[Column], since_ms: i
 
     One picture has one step: the fine columns where they reach back to `since_ms`, else the coarse ones.
     """
-    reaches = len(fine) < FINE_KEPT or since_ms >= fine[0].at_ms
+    reaches = len(fine) < FINE_KEPT or since_ms >= fine[0].at_ms - COARSE_S * 1000
     columns, step_s = (fine, FINE_S) if reaches else (coarse, COARSE_S)
     columns = [each for each in columns if each.at_ms >= since_ms]
     stride = math.ceil(len(columns) / COLUMNS_MAX)
