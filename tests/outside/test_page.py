@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
@@ -87,7 +87,7 @@ def execute(page: Page, reason: str) -> None:
     page.wait_for_url("**/#/orders")
 
 
-def test_from_a_click_to_committed(browser: Browser, picture: Callable[[Any, str], None]) -> None:
+def test_from_a_click_to_committed(browser: Browser) -> None:
     with staged() as stage, tab(browser, stage.url, stage.key("operate")) as opened:
         page = opened.page
         page.get_by_role("link", name="orders").click()
@@ -99,7 +99,6 @@ def test_from_a_click_to_committed(browser: Browser, picture: Callable[[Any, str
         address = page.url
         assert "/proposals/p-" in address
         page.get_by_label("Reason").fill("a test levels the load")
-        picture(page, "proposal-light")
         page.get_by_role("button", name="Execute this proposal").click()
         page.wait_for_url("**/#/orders")
         page.wait_for_selector(".move")
@@ -202,22 +201,21 @@ def test_hostile_text_is_text(stage: Stage, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_axe_finds_nothing_serious(stage: Stage, browser: Browser, axe: str, scheme: Any, picture: Any) -> None:
+def test_axe_finds_nothing_serious(stage: Stage, browser: Browser, axe: str, scheme: Any) -> None:
     found: dict[str, list[str]] = {}
     with tab(browser, stage.url, stage.key("operate"), scheme=scheme) as opened:
         found["queries"] = opened.serious(axe)
-        picture(opened.page, f"queries-{scheme}")
         for view in VIEWS:
             opened.go("/orders" if view == "front" else f"/orders/{view}")
             opened.until_drawn()
             opened.page.wait_for_timeout(1200)
             found[view] = opened.serious(axe)
-            picture(opened.page, f"{view.partition('/')[0]}-{scheme}")
         opened.page.get_by_role("button", name="Forget key").click()
         found["key"] = opened.serious(axe)
     assert {view: each for view, each in found.items() if each} == {}
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize(("partitions", "workers", "every_s"), [(64, 4, 0.25), (4096, 8, 1.0)])
 def test_an_update_takes_a_tenth_of_a_second_at_most(
     browser: Browser, picture: Any, partitions: int, workers: int, every_s: float
