@@ -1,5 +1,6 @@
 """The one way in: every request passes here before any route sees it, in this order.
 
+    the page's files, by name
     key (401) -> rate (429) -> scope (403)
       reads:     -> a recent answer, or the route's
       streams:   -> a place (429, 503), the route's

@@ -9,7 +9,7 @@ import { address } from "/page/router.js";
 import { get, path } from "/page/session.js";
 import { dateTime, ms, percent, plural, rate, ratio, time } from "/page/text.js";
 
-const RELOAD_MS = 60_000; // what other columns say may have been thinned out meanwhile
+const RELOAD_MS = 600_000; // columns come with the live stream; now and then the server's own, which it has thinned out
 
 export function heatView({ query, live, signal }) {
   let model = null;
@@ -70,6 +70,11 @@ export function heatView({ query, live, signal }) {
     model.partitions = live.front.owners?.length ?? model.partitions;
     model.now(live.front);
     draw();
+    const ended = live.front.moves?.filter((each) => each.outcome && !model.moves.some((known) => known.id === each.id && known.outcome)) ?? [];
+    if (!ended.length) return;
+    const fresh = ended.map((each) => ({ ...each, at_ms: each.ended_ms }));
+    model.moves = [...model.moves.filter((known) => !fresh.some((each) => each.id === known.id)), ...fresh];
+    listMoves();
   }
 
   function fillWorkers() {

@@ -1,11 +1,11 @@
 // What would be moved, what it would bring and cost; what if; do it. Its address can be sent to a colleague.
 
 import { beforeAfter } from "/page/bars.js";
-import { toast, trouble } from "/page/dialogs.js";
+import { ask, toast, trouble } from "/page/dialogs.js";
 import { button, choice, el, field, link, panel, say, set, table, theirs } from "/page/dom.js";
 import { address, readdress } from "/page/router.js";
 import { change, get, path, session } from "/page/session.js";
-import { ago, bytes, count, dateTime, ms, percent, plural, ranges, ratio, seconds, whole } from "/page/text.js";
+import { ago, bytes, count, dateTime, ms, parseNumbers, percent, plural, ranges, ratio, seconds, whole } from "/page/text.js";
 
 const WAIT_MS = 350; // after the last change of a slider
 const POLICIES = [["level", "level: lower the largest load"], ["pairwise", "pairwise: as in the papers"], ["drain", "drain: empty a worker"], ["fill", "fill: give a worker its share"]];
@@ -20,7 +20,8 @@ export function proposalsView({ query, live, signal, id, params }) {
   const older = el("div");
   const list = panel("Proposals of the last hour", older);
   const form = session.operates ? whatIf(live, wanted, () => later()) : null;
-  const node = el("div", { class: "view proposals" }, el("h1", {}, "Proposal"), el("div", { class: "columns wide-left" }, el("div", {}, result), el("div", {}, form?.node, list)));
+  const hand = session.operates ? byHand(query) : null;
+  const node = el("div", { class: "view proposals" }, el("h1", {}, "Proposal"), el("div", { class: "columns wide-left" }, el("div", {}, result), el("div", {}, form?.node, hand?.node, list)));
   let timer = null;
   let newest = 0;
   let shown = null;
@@ -83,7 +84,7 @@ export function proposalsView({ query, live, signal, id, params }) {
   else set(result, el("p", { class: "empty" }, "Choose a proposal from the list. To make one, use a key with the scope operate."));
   listOlder();
   signal.addEventListener("abort", () => clearTimeout(timer));
-  return { node, title: "Proposal", update: () => form?.update(live.front) };
+  return { node, title: "Proposal", update: () => [form, hand].forEach((each) => each?.update(live.front)) };
 }
 
 /** The sliders. Every change proposes anew; nothing moves by it. */
@@ -110,6 +111,40 @@ function whatIf(live, wanted, changed) {
       known = workers.length;
       set(worker, workers.map((each) => el("option", { value: String(each.worker), selected: each.worker === wanted.worker }, `worker ${each.worker}`)));
       set(excluded, el("legend", {}, "Leave these workers out"), workers.map((each) => el("label", {}, el("input", { type: "checkbox", on: { change: (event) => { wanted.excluded[event.target.checked ? "add" : "delete"](each.worker); changed(); } } }), ` ${each.worker}`)));
+    },
+  };
+}
+
+/** Certain groups, or a share of a worker's load, without asking a policy. */
+function byHand(query) {
+  const [from, to] = [el("select"), el("select")];
+  const groups = el("input", { type: "text", placeholder: "4, 9, 17-20", autocomplete: "off" });
+  const amount = el("input", { type: "number", min: "0.1", max: "100", step: "any", placeholder: "25" });
+  const strategy = choice(STRATEGIES, "auto", () => {});
+  const problem = el("div");
+  let front = null;
+  const submit = async (event) => {
+    event.preventDefault();
+    set(problem);
+    try {
+      const body = { from: Number(from.value), to: Number(to.value), strategy: strategy.value };
+      if (groups.value.trim()) body.groups = parseNumbers(groups.value, front.owners.length);
+      if (amount.value) body.amount = Number(amount.value) / 100;
+      const what = body.groups ? plural(body.groups.length, "group") : `${amount.value} % of the load`;
+      const done = await ask({ title: "Move by hand?", text: `${what} from worker ${body.from} to worker ${body.to}.`, action: "Move", act: (reason, token) => change("POST", path(query, "rebalances"), { ...body, reason }, token) });
+      if (done) location.hash = address(query);
+    } catch (error) {
+      set(problem, trouble(error));
+    }
+  };
+  const node = el("details", { class: "panel" }, el("summary", {}, "Move by hand"), el("form", { on: { submit } }, el("div", { class: "grid-form" }, field("From", from), field("To", to), field("Groups", groups, "numbers and ranges; or:"), field("Share of its load (%)", amount), field("By", strategy)), problem, el("div", { class: "buttons" }, el("button", { type: "submit" }, "Move …"))));
+  return {
+    node,
+    update(now) {
+      front = now;
+      const workers = now.workers ?? [];
+      if (from.options.length === workers.length) return;
+      for (const [select, chosen] of [[from, 0], [to, 1]]) set(select, workers.map((each) => el("option", { value: String(each.worker), selected: each.worker === chosen }, `worker ${each.worker}`)));
     },
   };
 }

@@ -1,4 +1,4 @@
-"""`make run ARGS="--hold"` in a browser: skew, a proposal, steps that light up, levelled load, arrows on the heat map."""
+"""`make run ARGS="--hold"` in a browser: skew, a proposal, steps that light up, level load, a heat map with arrows."""
 
 from __future__ import annotations
 
