@@ -74,7 +74,7 @@ def _propose(page: Page, picture: Picture) -> None:
     page.wait_for_selector(".execute")
     first = page.url
     page.get_by_label("Budget").press("ArrowLeft")
-    wait_for(lambda: page.url != first, "a slider makes a new proposal")
+    page.wait_for_url(lambda url: url != first)  # a slider makes a new proposal
     page.get_by_label("Reason").fill("one worker has most of the load")
     _both(page, picture, "proposal")
 
