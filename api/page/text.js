@@ -10,6 +10,7 @@ export function clean(value) {
 
 const plain = new Intl.NumberFormat("en");
 const NOTHING = "–";
+const GAP = "\u00a0"; // a number stays with its unit
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
@@ -23,26 +24,26 @@ function scaled(value, base, units) {
     unit += 1;
   }
   const digits = unit === 0 || Math.abs(number) >= 100 ? 0 : Math.abs(number) >= 10 ? 1 : 2;
-  return `${number.toFixed(digits)}${units[unit] ? ` ${units[unit]}` : ""}`;
+  return `${number.toFixed(digits)}${units[unit] ? `${GAP}${units[unit]}` : ""}`;
 }
 
 export const count = (value) => (known(value) ? (Math.abs(value) < 10000 ? whole(value) : scaled(value, 1000, ["", "k", "M", "G", "T"])) : NOTHING);
 export const bytes = (value) => (known(value) ? scaled(value, 1000, ["B", "kB", "MB", "GB", "TB"]) : NOTHING);
 export const rate = (value) => (known(value) ? `${count(value)}/s` : NOTHING);
-export const percent = (value, digits = 1) => (known(value) ? `${(value * 100).toFixed(digits)} %` : NOTHING);
+export const percent = (value, digits = 1) => (known(value) ? `${(value * 100).toFixed(digits)}${GAP}%` : NOTHING);
 export const ratio = (value) => (known(value) ? value.toFixed(2) : NOTHING);
 
 export function ms(value) {
   if (!known(value)) return NOTHING;
-  return value < 1000 ? `${Math.round(value)} ms` : seconds(value / 1000);
+  return value < 1000 ? `${Math.round(value)}${GAP}ms` : seconds(value / 1000);
 }
 
 export function seconds(value) {
   if (!known(value)) return NOTHING;
-  if (value < 10) return `${value.toFixed(1)} s`;
-  if (value < 120) return `${Math.round(value)} s`;
-  if (value < 7200) return `${Math.round(value / 60)} min`;
-  return `${(value / 3600).toFixed(1)} h`;
+  if (value < 10) return `${value.toFixed(1)}${GAP}s`;
+  if (value < 120) return `${Math.round(value)}${GAP}s`;
+  if (value < 7200) return `${Math.round(value / 60)}${GAP}min`;
+  return `${(value / 3600).toFixed(1)}${GAP}h`;
 }
 
 export const ago = (at_ms, now_ms = Date.now()) => (known(at_ms) ? `${seconds(Math.max(0, (now_ms - at_ms) / 1000))} ago` : NOTHING);

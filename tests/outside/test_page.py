@@ -329,9 +329,9 @@ def _check_text(opened: Tab) -> None:
     assert _call(opened, "text.js", "m.ranges([9, 1, 2, 3])") == "1–3, 9"
     assert _call(opened, "text.js", "m.parseNumbers('0, 4-6', 64)") == [0, 4, 5, 6]
     assert _call(opened, "text.js", "[m.bytes(3145728), m.ms(812), m.seconds(130), m.count(null)]") == [
-        "3.15 MB",
-        "812 ms",
-        "2 min",
+        "3.15\u00a0MB",
+        "812\u00a0ms",
+        "2\u00a0min",
         "–",
     ]
 
