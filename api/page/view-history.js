@@ -52,7 +52,8 @@ function record(query, rebalance) {
       rebalance.automatic ? el("span", { class: "chip" }, "automatic") : null,
       el("span", { class: "grow" }), el("code", { class: "muted" }, rebalance.id)),
     el("p", {}, `${plural(groups, "group")}${strategies ? ` by ${strategies}` : ""}, requested by `, theirs(rebalance.by || "the balancer"), rebalance.reason ? [": ", theirs(rebalance.reason)] : null, Number.isFinite(ended) && ended ? `. Ended ${dateTime(ended)}.` : "."),
-    rebalance.refusal ? el("div", { class: "notice warn" }, theirs(typeof rebalance.refusal === "string" ? rebalance.refusal : (rebalance.refusal.text ?? JSON.stringify(rebalance.refusal)))) : null,
+    rebalance.refusal ? el("div", { class: "notice warn" }, theirs(`${rebalance.refusal.field} ${rebalance.refusal.problem}. ${rebalance.refusal.remedy ?? ""}`)) : null,
+    rebalance.note ? el("p", { class: "muted" }, theirs(rebalance.note)) : null,
     comparison(rebalance),
     moves.length ? details : null,
   );

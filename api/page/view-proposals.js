@@ -68,6 +68,7 @@ export function proposalsView({ query, live, signal, id, params }) {
     const rebalance = await change("POST", path(query, "rebalances"), { proposal: shown.id, reason }, token);
     toast(`Rebalance ${rebalance.id} is requested.`);
     location.hash = address(query);
+    tellIfRefused(query, rebalance.id);
   }
 
   async function listOlder() {
@@ -85,6 +86,16 @@ export function proposalsView({ query, live, signal, id, params }) {
   listOlder();
   signal.addEventListener("abort", () => clearTimeout(timer));
   return { node, title: "Proposal", update: () => [form, hand].forEach((each) => each?.update(live.front)) };
+}
+
+/** The leader checks a request again before it begins: a request that was accepted may be refused a moment later. */
+async function tellIfRefused(query, id) {
+  for (let wait = 500; wait < 20_000; wait *= 2) {
+    await new Promise((done) => setTimeout(done, wait));
+    const record = await get(path(query, "rebalances", id)).catch(() => null);
+    if (record?.refusal) return toast(`Refused: ${record.refusal.field} ${record.refusal.problem}. ${record.refusal.remedy ?? ""}`);
+    if (record && record.state !== "requested") return;
+  }
 }
 
 /** The sliders. Every change proposes anew; nothing moves by it. */
