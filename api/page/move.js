@@ -26,8 +26,10 @@ export function moveCard(query, first) {
     bar.value = migration.progress ?? 0;
     drawSteps(reached(migration), (each) => each.number);
     facts.replaceChildren(...factsOf(migration));
-    const note = migration.problem ?? (migration.stalled || migration.story?.at(-1)?.note || "");
-    set(message, note ? theirs(typeof note === "string" ? note : (note.text ?? JSON.stringify(note))) : null);
+    const last = migration.story?.at(-1)?.note;
+    const note = migration.problem || (last !== migration.reason ? last : "") || "";
+    set(message, theirs(note));
+    message.className = `move-note ${migration.problem ? "warn-text" : "muted"}`;
     message.hidden = !note;
     if (cancel) cancel.hidden = !migration.can_be_cancelled;
   };

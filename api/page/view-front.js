@@ -28,14 +28,15 @@ function headline(query) {
       const last = front.batches?.at(-1);
       const about = front.query ?? {};
       const sum = (name) => front.workers?.reduce((total, worker) => total + (worker[name] ?? 0), 0);
-      gauge.update(front.imbalance);
+      const moving = (front.moves ?? []).some((each) => !each.outcome);
+      gauge.update(front.imbalance, moving);
       tiles["Batch time"].update(ms(last?.[2] ?? about.batch_ms), about.backlog !== undefined && about.backlog !== null ? `${count(about.backlog)} rows wait` : `batch ${whole(about.committed_batch)}`);
       tiles.Throughput.update(rate(last?.[3] ?? about.rows_per_s), "rows joined");
       tiles.Results.update(rate(last?.[4]), sum("late_rows") ? `${count(sum("late_rows"))} late rows` : "no late rows");
       tiles.State.update(bytes(sum("state_bytes")), `${count(sum("state_rows"))} rows, ${count(sum("combined_rows"))} combined`);
       tiles.Workers.update(`${about.workers_up ?? "–"} / ${about.workers ?? "–"}`, about.running === false ? "query stopped" : about.workers_up < about.workers ? "some are down" : "all up");
       tiles.Epoch.update(whole(about.epoch), about.manager ? `manager ${about.manager.leader}` : "no manager leads");
-      const text = JSON.stringify([front.why, front.imbalance?.auto, about.alarms, about.running]);
+      const text = JSON.stringify([front.why, moving, front.imbalance?.auto, about.alarms, about.running]);
       if (text === shown) return;
       shown = text;
       drawWhy(why, query, front);
@@ -86,7 +87,7 @@ function imbalanceGauge() {
   const node = el("dl", { class: "tile imbalance" }, el("dt", {}, "Imbalance"), value, el("dd", { class: "gauge", "aria-hidden": "true" }, fill, start), note);
   return {
     node,
-    update(imbalance) {
+    update(imbalance, moving) {
       const now = imbalance?.ratio;
       say(value, ratio(now));
       if (!Number.isFinite(now)) return say(note, "not measured yet");
@@ -96,7 +97,7 @@ function imbalanceGauge() {
       start.style.setProperty("left", share(imbalance.start_ratio));
       const state = now >= imbalance.start_ratio ? "bad" : now >= imbalance.stop_ratio ? "warn" : "good";
       node.className = `tile imbalance ${state}`;
-      say(note, `largest ${imbalance.measure} load ÷ mean; acts from ${ratio(imbalance.start_ratio)}`);
+      say(note, `largest ${imbalance.measure} load ÷ mean${moving ? ", as if the open moves were done" : ""}; acts from ${ratio(imbalance.start_ratio)}`);
     },
   };
 }

@@ -53,6 +53,8 @@ def test_the_demos_rebalance_is_seen(browser: Browser, picture: Picture) -> None
         _propose(page, picture)
         page.get_by_role("button", name="Execute this proposal").click()
         page.wait_for_selector(".steps li.current", timeout=60_000)
+        page.wait_for_selector(".toast", state="detached")
+        page.wait_for_selector(".steps li:nth-child(2).done", timeout=60_000)
         _both(page, picture, "overview")
         chips = page.locator(".move .chip")
         wait_for(lambda: all(each == "committed" for each in chips.all_inner_texts()), "the moves end", 180)
