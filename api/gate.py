@@ -38,6 +38,7 @@ SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+STREAM_ENDS: Final = ("/events", "/live")
 AT_ONCE_MAX: Final = 16
 """Requests that use Redis at the same time. Others wait for their turn; without it they would fail for lack of a
 connection."""
@@ -105,7 +106,7 @@ class Gate:
         elif _is_stream(path, headers.get(b"accept")):
             with self._places.taken(record.id):
                 await self._app(scope, receive, exchange.send)
-        elif path.endswith("/events") or path == "/v1/me":  # the answer depends on a header, too
+        elif path.endswith(STREAM_ENDS) or path == "/v1/me":  # the answer depends on a header, too
             await (await self._answer(scope, receive)).send(exchange.send)
         else:
             await self._read(exchange, receive)
@@ -228,7 +229,7 @@ class _Exchange:
 
 
 def _is_stream(path: str, accept: str | None) -> bool:
-    return path.endswith("/live") or (path.endswith("/events") and not only_json(accept))
+    return path.endswith(STREAM_ENDS) and not only_json(accept)
 
 
 def _headers(scope: Scope) -> dict[bytes, str]:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from api.backend import Backend
 from balancing.protocols.migration import Migration
-from manager.history import COARSE_KEPT, COARSE_S, FINE_S, LOAD_UNIT, Column, chosen_columns, columns_view
-from manager.store import Json, now_ms
+from manager.history import COARSE_KEPT, COARSE_S, FINE_S, LOAD_UNIT, Column, columns_text, reaches_back, thinned
+from manager.store import Json, now_ms, readable_columns
 
 MINUTES_MAX: Final = COARSE_S * COARSE_KEPT // 60
 
 
-async def heat_map(use: Backend, query: str, minutes: int) -> Json:
-    since_ms = now_ms() - minutes * 60_000
-    fine, coarse = await use.store.columns(query, FINE_S), await use.store.columns(query, COARSE_S)
+async def heat_map(use: Backend, query: str, minutes: int) -> str:
+    """As JSON. Some hundred columns of some thousand groups: not on the loop that keeps the manager's lease."""
+    since_ms, step_s = now_ms() - minutes * 60_000, FINE_S
+    columns = await asyncio.to_thread(readable_columns, await use.store.column_texts(query, FINE_S))
+    if not reaches_back(columns, since_ms):
+        step_s = COARSE_S
+        columns = await asyncio.to_thread(readable_columns, await use.store.column_texts(query, COARSE_S))
+    text, stride = await asyncio.to_thread(_columns, columns, since_ms)
     migrations = await use.store.migrations(query)
-    # Some hundred columns of some thousand groups: not on the loop that keeps the manager's lease.
-    columns, step_s = await asyncio.to_thread(_columns, fine, coarse, since_ms)
-    return {
+    rest = {
         "query": query,
-        "columns": columns,
         "moves": moves_since(list(migrations.values()), since_ms),
-        "step_s": step_s,
+        "step_s": step_s * stride,
         "load_unit": LOAD_UNIT,
     }
+    return f'{json.dumps(rest, separators=(",", ":"))[:-1]},"columns":{text}}}'
 
 
 def moves_since(migrations: Sequence[Migration], since_ms: int) -> list[Json]:
@@ -50,6 +54,6 @@ def moves_since(migrations: Sequence[Migration], since_ms: int) -> list[Json]:
     return sorted(moves, key=lambda move: (move["at_ms"], move["id"]))
 
 
-def _columns(fine: Sequence[Column], coarse: Sequence[Column], since_ms: int) -> tuple[list[Json], int]:
-    columns, step_s = chosen_columns(fine, coarse, since_ms)
-    return columns_view(columns), step_s
+def _columns(columns: Sequence[Column], since_ms: int) -> tuple[str, int]:
+    few, stride = thinned(columns, since_ms)
+    return columns_text(few), stride

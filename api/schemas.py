@@ -123,7 +123,9 @@ class ProposalBody(Manner):
 
 
 class SessionBody(Body):
-    ticket: str = Field(max_length=200, description="As printed, once and for ten minutes.", examples=["K7b..."])
+    ticket: str = Field(max_length=200, description="As printed; good once, for ten minutes.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ticket": "K7bq..."}]})
 
 
 class RebalanceBody(Manner):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
 from trimtab.store import redacted
 
+UNREAD_MS: Final = 60_000
+"""How long what was sent may wait for the client to take it in."""
 GRACE_S: Final = 5
 """How long open requests may take after a signal."""
 
@@ -133,6 +136,7 @@ async def serve(settings: ServeSettings, tell: Callable[[str], None] = print) ->
 
 
 def run_server(settings: ServeSettings) -> int:
+    _allow_files()
     with _logging_to_stderr(settings.access_log):
         asyncio.run(serve(settings, lambda line: print(line, flush=True)))
     return 0
@@ -149,6 +153,9 @@ def listen(host: str, port: int) -> socket.socket:
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(socket.socket(family, kind, socket.IPPROTO_TCP))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Connections inherit it: one whose client takes nothing in does not keep its memory for ever.
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
             listening.bind(address)
             listening.listen(2048)
             undo.pop_all()
@@ -177,6 +184,13 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     if scheme == "http" and settings.host not in ("127.0.0.1", "localhost", "::1"):
         lines.append("Keys travel unencrypted: give --tls-cert and --tls-key, or put TLS in front.")
     return lines
+
+
+def _allow_files() -> None:
+    """As many open files as the system allows: every event stream is one, and many shells begin with 1,024."""
+    with contextlib.suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextlib.contextmanager

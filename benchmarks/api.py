@@ -147,9 +147,9 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def make_keys(url: str) -> list[str]:
+async def make_keys(url: str, count: int = KEYS) -> list[str]:
     store = ManagerStore(url)
-    keys = [new_key(f"bench{number}", "read", 0) for number in range(KEYS)]
+    keys = [new_key(f"bench{number}", "read", 0) for number in range(count)]
     for _, record in keys:
         await KeyStore(store.client).add(record)
     await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from commands.remote.commands import add_commands
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.plain_text import plain_text
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -35,10 +37,10 @@ def exit_code(action: Callable[[], int]) -> int:
     try:
         return action()
     except InvalidInput as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return BAD_INPUT
     except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)
@@ -74,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     shown = run.add_mutually_exclusive_group()
     shown.add_argument("--progress", action="store_true", default=True, help="print a line per batch (the default)")
     shown.add_argument("--quiet", dest="progress", action="store_false", help="print nothing but errors")
+    run.add_argument("--json", action="store_true", help="print a JSON object per batch, or for the check")
     run.set_defaults(action=_run)
 
     commands.add_parser("demo", add_help=False, help="show a skewed three-stream join on two local executors")
@@ -95,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
     archive = commands.add_parser("archive", help="write the files for spark-submit into a directory")
     archive.add_argument("directory", type=Path, metavar="DIR")
+    archive.add_argument("--json", action="store_true", help="print JSON")
     archive.set_defaults(action=_archive)
     return parser
 
@@ -103,7 +107,8 @@ def _run(options: argparse.Namespace) -> int:
     from commands.runner.run import RunOptions, run_file
 
     return run_file(
-        options.file, RunOptions(check=options.check, duration_s=options.duration, progress=options.progress)
+        options.file,
+        RunOptions(check=options.check, duration_s=options.duration, progress=options.progress, as_json=options.json),
     )
 
 
@@ -125,6 +130,9 @@ def _archive(options: argparse.Namespace) -> int:
     from commands.runner.archive import write_archive
 
     packages, entry = write_archive(options.directory)
+    if options.json:
+        print(json.dumps({"packages": str(packages), "entry": str(entry)}, indent=1))
+        return 0
     print(f"spark-submit --master MASTER --py-files {packages} {entry} query.yaml")
     return 0
 

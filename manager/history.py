@@ -28,7 +28,8 @@ COARSE_KEPT: Final = 720
 HISTORY_TTL_S: Final = COARSE_S * COARSE_KEPT
 """After the last column all of it is forgotten."""
 COLUMNS_MAX: Final = 400
-"""In one answer."""
+CELLS_MAX: Final = 800_000
+"""Both in one answer: columns, and columns times groups."""
 LOAD_UNIT: Final = "1/10000 of the total"
 
 _STEPS: Final = 255
@@ -38,6 +39,7 @@ _SCALE: Final = math.log1p(10_000 * _FINEST) / _STEPS
 _VALUES: Final = np.expm1(np.arange(_STEPS + 1) * _SCALE) / _FINEST
 _SHOWN: Final = tuple(float(f"{value:.3g}") for value in _VALUES)
 """What each step stands for, in units of 1/10000 of the total."""
+_TEXTS: Final = tuple(f"{value:g}" for value in _SHOWN)
 
 Codes = npt.NDArray[np.uint8]
 
@@ -143,40 +145,45 @@ def merged(columns: Sequence[Column]) -> Column:
     )
 
 
-def chosen_columns(fine: Sequence[Column], coarse: Sequence[Column], since_ms: int) -> tuple[list[Column], int]:
-    """Columns from `since_ms` on, oldest first, and the seconds from one to the next.
+def reaches_back(fine: Sequence[Column], since_ms: int) -> bool:
+    """Whether the fine columns tell all that is known since then: one picture has one step."""
+    return len(fine) < FINE_KEPT or since_ms >= fine[0].at_ms - COARSE_S * 1000
 
-    One picture has one step: the fine columns where they reach back to `since_ms`, else the coarse ones.
+
+def thinned(columns: Sequence[Column], since_ms: int) -> tuple[list[Column], int]:
+    """Columns from `since_ms` on, oldest first, so few that an answer can be sent; and how many became one."""
+    wanted = [each for each in columns if each.at_ms >= since_ms]
+    groups = max((len(each.loads) for each in wanted), default=1)
+    stride = math.ceil(len(wanted) / min(COLUMNS_MAX, max(1, CELLS_MAX // groups)))
+    if stride <= 1:
+        return wanted, 1
+    ends = range(len(wanted) % stride or stride, len(wanted) + 1, stride)
+    return [merged(wanted[max(0, end - stride) : end]) for end in ends], stride
+
+
+def columns_text(columns: Sequence[Column]) -> str:
+    """A JSON list, as the API shows it: owners only where they differ from those of the column before.
+
+    Put together column by column: one call for a million numbers would stop everything else in this process.
     """
-    reaches = len(fine) < FINE_KEPT or since_ms >= fine[0].at_ms - COARSE_S * 1000
-    columns, step_s = (fine, FINE_S) if reaches else (coarse, COARSE_S)
-    columns = [each for each in columns if each.at_ms >= since_ms]
-    stride = math.ceil(len(columns) / COLUMNS_MAX)
-    if stride > 1:
-        ends = range(len(columns) % stride or stride, len(columns) + 1, stride)
-        columns = [merged(columns[max(0, end - stride) : end]) for end in ends]
-        step_s *= stride
-    return list(columns), step_s
-
-
-def columns_view(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """As the API shows them: owners only where they differ from those of the column before."""
-    shown: list[dict[str, Any]] = []
+    texts: list[str] = []
     before: tuple[int, ...] | None = None
     for each in columns:
-        shown.append(
+        head = json.dumps(
             {
                 "at_ms": each.at_ms,
                 "epoch": each.epoch,
                 "ratio": each.ratio,
                 "batch_ms": each.batch_ms,
                 "rows_per_s": each.rows_per_s,
-                "loads": each.load_values,
-                "owners": None if each.owners == before else list(each.owners),
-            }
+            },
+            separators=(",", ":"),
         )
+        loads = ",".join([_TEXTS[code] for code in each.loads])
+        owners = "null" if each.owners == before else f"[{','.join(map(str, each.owners))}]"
+        texts.append(f'{head[:-1]},"loads":[{loads}],"owners":{owners}}}')
         before = each.owners
-    return shown
+    return f"[{','.join(texts)}]"
 
 
 def _packed(data: bytes) -> str:

@@ -249,9 +249,10 @@ class ManagerStore:
         """The newest batches, oldest first."""
         return _listed(await self._redis.lrange(redis_keys.batches(query), 0, -1), parse_batch_row)
 
-    async def columns(self, query: str, step_s: int) -> list[Column]:
-        """The query every so many seconds, oldest first."""
-        return _listed(await self._redis.lrange(redis_keys.history(query, step_s), 0, -1), parse_column)
+    async def column_texts(self, query: str, step_s: int) -> list[str]:
+        """The query every so many seconds, oldest first, to be read with `readable_columns`: it takes some time."""
+        texts: list[str] = await self._redis.lrange(redis_keys.history(query, step_s), 0, -1)
+        return texts
 
     async def outcomes(self, query: str, rebalances: Sequence[str]) -> dict[str, Json]:
         """Of these rebalances: `forecast` and `measured`, as far as each is known."""
@@ -390,6 +391,10 @@ def _parsed(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> tuple[
 
 def _readable(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> dict[str, Record]:
     return _parsed(texts, parse)[0]
+
+
+def readable_columns(texts: Sequence[str]) -> list[Column]:
+    return _listed(texts, parse_column)
 
 
 def _listed(texts: Sequence[str], parse: Callable[[str], Entry]) -> list[Entry]:

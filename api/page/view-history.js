@@ -76,5 +76,6 @@ function difference(foreseen, found) {
   if (!Number.isFinite(foreseen) || !Number.isFinite(found)) return "–";
   if (foreseen === 0) return found === 0 ? "as foreseen" : "more than none";
   const part = (found - foreseen) / foreseen;
+  if (part > 3) return `${(found / foreseen).toFixed(0)} times`;
   return Math.abs(part) < 0.005 ? "as foreseen" : `${part > 0 ? "+" : "−"}${Math.abs(part * 100).toFixed(0)} %`;
 }

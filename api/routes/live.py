@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
 
 from api.backend import By, QueryName, Use
 from api.deltas import EVENTS_SHOWN
+from api.events import only_json
 from api.front import read_front
 from api.routes.documents import answers
 from api.routes.queries import QUERY_EXAMPLE, WORKER_EXAMPLE
@@ -44,10 +45,13 @@ async def front(query: QueryName, use: Use) -> Json:
 @router.get(
     "/live",
     summary="The front page as a stream (SSE): `front` with the whole document, then a `delta` for each change",
-    description="Apply deltas in the order of `seq`; after a gap, or an end of the stream, connect again.",
+    description="Apply deltas in the order of `seq`; after a gap, or an end of the stream, connect again. The document "
+    "as JSON if the client accepts only that.",
     responses=answers(_DELTA, 404),
 )
-async def live(query: QueryName, use: Use, by: By) -> Response:
+async def live(query: QueryName, use: Use, by: By, request: Request) -> Response:
+    if only_json(request.headers.get("accept")):
+        return JSONResponse(await front(query, use))
     async with use.streams.reading():
         await use.check_known(query)
     return StreamAnswer(await use.streams.follow_front(query, by.id, partial(read_front, use, query)))

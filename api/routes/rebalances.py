@@ -218,14 +218,14 @@ async def history(
     use: Use,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     minutes: Annotated[int | None, Query(ge=1, le=MINUTES_MAX, description="The heat map of so many minutes.")] = None,
-) -> Json:
+) -> Any:
     await use.check_known(query)
     if minutes is not None:
-        return await heat_map(use, query, minutes)
+        return Response(await heat_map(use, query, minutes), media_type="application/json")
     shown = await _migrations(use, query)
     records = await use.store.rebalances(query)
     members = await use.store.history(query, limit)
-    outcomes = await use.store.outcomes(query, [name for name in records if (f"rebalance:{name}") in dict(members)])
+    outcomes = await use.store.outcomes(query, [name for member, _ in members if (name := _rebalance_in(member))])
     entries: list[Json] = []
     for member, ended_ms in members:
         kind, _, name = member.partition(":")
@@ -234,6 +234,12 @@ async def history(
         elif kind == "rebalance" and name in records:
             entries.append({"kind": kind, **_view(records[name], shown, outcomes), "ended_ms": ended_ms})
     return {"query": query, "history": entries}
+
+
+def _rebalance_in(member: str) -> str:
+    """The rebalance that an entry of the history names, if it is one."""
+    kind, _, name = member.partition(":")
+    return name if kind == "rebalance" else ""
 
 
 def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> RebalanceRequest:

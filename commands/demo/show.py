@@ -27,6 +27,7 @@ from commands.runner.progress import ProgressReader
 from commands.runner.run import QueryFailed
 from commands.runner.spark_session import make_session, stop_session
 from commands.runner.stopping import StopRequest, stop_query
+from commands.tables import print_table
 from split_union.query import JoinQuery, Stream
 from trimtab import redis_keys
 from trimtab.durations import spark_interval
@@ -282,8 +283,6 @@ def _screen(console: Console, board: Board) -> Iterator[Any]:
             printed_at = time.monotonic()
             print(board.plain(phase), flush=True)
             if last:
-                from commands.runner.show import print_table
-
                 print_table(board.table(phase))
 
     yield tell

@@ -16,7 +16,7 @@ import redis
 
 from api.keys import KeyRecord, KeyStore, new_key
 from commands.remote.tables import table
-from commands.runner.show import print_table
+from commands.tables import print_table, say
 from manager.store import ManagerStore
 from trimtab.defaults import DEFAULT_REDIS, REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
@@ -28,6 +28,9 @@ T = TypeVar("T")
 def create(options: argparse.Namespace) -> int:
     text, record = new_key(options.name, options.scope, time.time_ns() // 1_000_000)
     _with_store(options, lambda store: store.add(record))
+    if options.json:
+        print(json.dumps({"key": text, **_shown(record)}, indent=1))
+        return 0
     # Only the key goes to stdout, so that `export TRIMTAB_KEY=$(trimtab keys create ...)` works.
     print(text)
     print(
@@ -53,8 +56,11 @@ def revoke(options: argparse.Namespace) -> int:
     revoked = _with_store(options, lambda store: store.revoke(options.key))
     if not revoked:
         raise InvalidInput("ID-OR-NAME", options.key[:24], "is not a key", "See `trimtab keys list`.")
+    if options.json:
+        print(json.dumps([_shown(each) for each in revoked], indent=1))
+        return 0
     for each in revoked:
-        print(f"revoked {each.id} ({each.name}, {each.scope}); servers refuse it after two seconds at most")
+        say(f"revoked {each.id} ({each.name}, {each.scope}); servers refuse it after two seconds at most")
     return 0
 
 

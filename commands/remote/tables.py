@@ -8,11 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from commands.tables import PlainTable
+
 Json = dict[str, Any]
 
 
 def table(names: Sequence[str], left: Sequence[str] = ()) -> Table:
-    empty = Table(box=None, pad_edge=False, header_style="bold")
+    empty = PlainTable(box=None, pad_edge=False, header_style="bold")
     for name in names:
         empty.add_column(name, justify="left" if name in left else "right")
     return empty

@@ -84,7 +84,7 @@ def _propose(page: Page, picture: Picture) -> None:
 def _look_around(page: Page, picture: Picture) -> None:
     page.get_by_role("link", name="Heat map").click()
     page.wait_for_selector(".heat[data-drawn]")
-    page.get_by_label("partition groups by time").hover(position={"x": 700, "y": 120})
+    page.get_by_label("partition groups by time").hover(position={"x": 250, "y": 180})
     expect(page.locator(".heat table").first).to_contain_text("committed")
     _both(page, picture, "heat")
     page.get_by_role("link", name="History").click()

@@ -368,3 +368,41 @@ def test_why_nothing_moves_in_words() -> None:
     assert why_now(situation, None, on, resting, None, 0)["code"] == "unmeasured"
     stopped = Situation(query="q", workers=2, epoch=situation.epoch, stopped=True)
     assert why_now(stopped, load, on, resting, None, 0)["code"] == "stopped"
+
+
+def test_the_document_as_json_for_those_who_want_no_stream(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    with Served(redis_server.url) as served:
+        client = served.client("read")
+        live = client.get(f"{BASE}/live", headers={"Accept": "application/json"}).json()
+        assert live.keys() == client.get(f"{BASE}/front").json().keys()
+
+
+def test_a_leader_dies_in_the_middle_of_a_move_and_the_page_goes_on(
+    plane: DataPlane, redis_server: EmbeddedRedis
+) -> None:
+    """The instance that the page talks to takes over. The stream does not even end."""
+    with Served(redis_server.url, manager=True) as leading:
+        until(lambda: leading.client("read").get(BASE).json()["manager"] is not None, plane)
+        with Served(redis_server.url, manager=True) as standby:
+            follower = Follower(standby.client("read"))
+            follower.start()
+            until(lambda: bool(follower.document), plane)
+            fence = follower.document["query"]["manager"]["fence"]
+            body = {"from": 0, "to": 1, "groups": [0], "strategy": "ptlb"}
+            name = leading.client("operate").post(f"{BASE}/rebalances", json=body).json()["id"]
+
+            def of_mine() -> list[Json]:
+                return [move for move in follower.document["moves"] if move["rebalance"] == name]
+
+            until(lambda: any(move["step"] >= 3 for move in of_mine()), plane)
+            leading.__exit__(None, None, None)
+            until(lambda: all(move["outcome"] == "committed" for move in of_mine()), plane)
+            until(lambda: follower.document["query"]["manager"] is not None, plane)
+            assert follower.document["query"]["manager"]["fence"] > fence
+            # The forecast of the first leader stays, and the second one measures.
+            client = standby.client("read")
+            until(lambda: client.get(f"{BASE}/rebalances/{name}").json()["measured"] is not None, plane)
+            assert client.get(f"{BASE}/rebalances/{name}").json()["forecast"] is not None
+            follower.end()
+    assert follower.seqs == list(range(1, len(follower.seqs) + 1))
+    assert plane.verdict() == (0, 0)

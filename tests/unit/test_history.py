@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,17 +18,18 @@ from balancing.settings import Settings
 from balancing.steering import Steering
 from manager.chronicle import Chronicle, Entries
 from manager.history import (
-    COLUMNS_MAX,
+    CELLS_MAX,
     FINE_KEPT,
     BatchRow,
     Column,
-    chosen_columns,
-    columns_view,
+    columns_text,
     load_codes,
     load_values,
     merged,
     parse_batch_row,
     parse_column,
+    reaches_back,
+    thinned,
 )
 from manager.outcomes import Outcomes, foresee
 from tests.unit.balancing_snapshots import snapshot
@@ -108,22 +110,29 @@ def test_a_minute_has_means_and_the_largest() -> None:
 
 def test_one_picture_has_one_step() -> None:
     fine = [column(number * 10_000) for number in range(FINE_KEPT)]
-    coarse = [column(number * 60_000) for number in range(-660, 60)]
-    columns, step_s = chosen_columns(fine, coarse, since_ms=50_000)
-    assert (len(columns), step_s) == (FINE_KEPT - 5, 10)
-    columns, step_s = chosen_columns(fine, coarse, since_ms=-600_000)
-    assert step_s == 60 and columns[0].at_ms == -600_000
-    columns, step_s = chosen_columns(fine, coarse, since_ms=-660 * 60_000)
-    assert step_s == 120 and len(columns) <= COLUMNS_MAX
-    assert columns[-1].at_ms == coarse[-1].at_ms
+    assert reaches_back(fine, since_ms=50_000) and reaches_back(fine, since_ms=-60_000)
+    assert not reaches_back(fine, since_ms=-60_001)
     # A young query has no more than its fine columns.
-    assert chosen_columns(fine[:3], coarse[:1], since_ms=-(10**9)) == (fine[:3], 10)
-    assert chosen_columns([], [], since_ms=0) == ([], 10)
+    assert reaches_back(fine[:3], since_ms=-(10**9)) and reaches_back([], since_ms=0)
+
+
+def test_an_answer_has_no_more_than_can_be_sent() -> None:
+    columns = [column(number * 60_000) for number in range(720)]
+    few, stride = thinned(columns, since_ms=600_000)
+    assert (len(few), stride) == (355, 2) and few[-1].at_ms == columns[-1].at_ms
+    assert thinned(columns[:5], since_ms=60_000) == (columns[1:5], 1)
+    assert thinned([], since_ms=0) == ([], 1)
+    large = [column(number, (1.0,) * 4096, owners=(0,) * 4096) for number in range(360)]
+    few, stride = thinned(large, since_ms=0)
+    assert len(few) * 4096 <= CELLS_MAX and stride == 2
 
 
 def test_owners_are_told_where_they_change() -> None:
-    shown = columns_view([column(1), column(2), column(3, owners=(1, 1, 0, 1))])
+    columns = [column(1), column(2), column(3, owners=(1, 1, 0, 1))]
+    shown = json.loads(columns_text(columns))
     assert [each["owners"] for each in shown] == [[0, 1, 0, 1], None, [1, 1, 0, 1]]
+    assert [each["loads"] for each in shown] == [each.load_values for each in columns]
+    assert columns_text([]) == "[]"
 
 
 def test_batches_become_rows_and_columns() -> None:
