@@ -6,7 +6,9 @@ import { choice, el, keyed, link, panel, say, set, svg, theirs } from "/page/dom
 import { moveCard } from "/page/move.js";
 import { address } from "/page/router.js";
 import { session } from "/page/session.js";
-import { bytes, count, ms, percent, plural, rate, ratio, time, whole } from "/page/text.js";
+import { bytes, count, dateTime, ms, percent, plural, rate, ratio, time, whole } from "/page/text.js";
+
+const ALARMS_SHOWN = 3;
 
 export function frontView({ query, live, signal }) {
   const parts = [headline(query), workersPanel(query), movesPanel(query), chartsPanel(signal), eventsPanel(query)];
@@ -40,9 +42,16 @@ function headline(query) {
       if (text === shown) return;
       shown = text;
       drawWhy(why, query, front);
-      set(alarms, (about.alarms ?? []).map((alarm) => el("div", { class: "notice bad", role: "alert" }, el("strong", {}, "Alarm "), theirs(alarm.text ?? alarm.kind ?? JSON.stringify(alarm)))));
+      drawAlarms(alarms, query, about.alarms ?? []);
     },
   };
+}
+
+/** The newest ones; a query that has raised many must not push everything else out of sight. */
+function drawAlarms(node, query, alarms) {
+  const shown = alarms.slice(0, ALARMS_SHOWN);
+  const more = alarms.length - shown.length;
+  set(node, shown.map((alarm) => el("div", { class: "notice bad", role: "alert" }, el("strong", {}, `Alarm at ${dateTime(alarm.at_ms)}: `), theirs(alarm.text ?? alarm.kind))), more > 0 ? el("p", { class: "muted" }, `And ${plural(more, "older alarm")}: see the `, link(address(query, "events"), "events"), ".") : null);
 }
 
 function drawWhy(node, query, front) {

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,9 @@ import redis
 from api.keys import Scope, new_key
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
+from trimtab.reports import WorkerReport
+from worker.arriving import SplitCounts
+from worker.batch import BatchInput, BatchOutcome
 
 
 def make_key(redis_url: str, scope: Scope, name: str = "test") -> str:
@@ -82,7 +85,21 @@ class RunningQuery:
             self.failure = failure
 
 
-def skewed(url: str, *, partitions: int = 64, workers: int = 4, query: str = "orders") -> DataPlane:
+class NamedExecutors(DataPlane):
+    """Executors are called what the test says."""
+
+    executor_name = "{}"
+
+    def _report(self, batch: BatchInput, outcome: BatchOutcome, counts: SplitCounts) -> WorkerReport:
+        report = super()._report(batch, outcome, counts)
+        return replace(report, executor=self.executor_name.format(report.executor))
+
+
+def skewed(
+    url: str, *, partitions: int = 64, workers: int = 4, query: str = "orders", executor_name: str = "{}"
+) -> DataPlane:
     """Worker 0 has most of the load, in groups of different weight."""
     weights = [(2 + group % 7 if group % workers == 0 else 1) for group in range(partitions)]
-    return DataPlane(url, query=query, partitions=partitions, workers=workers, weights=weights, window=4)
+    plane = NamedExecutors(url, query=query, partitions=partitions, workers=workers, weights=weights, window=4)
+    plane.executor_name = executor_name
+    return plane
