@@ -45,6 +45,19 @@ export class TimeChart {
   }
 }
 
+/** Moves that overlap are one stretch: shades on shades would hide the line. */
+export function stretches(marks) {
+  const merged = [];
+  for (const each of [...marks].sort((a, b) => a.from_ms - b.from_ms)) {
+    const last = merged.findLast((other) => other.kind === each.kind);
+    if (last && (last.to_ms === null || each.from_ms <= last.to_ms)) {
+      last.to_ms = last.to_ms === null || each.to_ms === null ? null : Math.max(last.to_ms, each.to_ms);
+      last.title = `${last.title}\n${each.title}`;
+    } else merged.push({ ...each });
+  }
+  return merged;
+}
+
 function line(series, rows, x, y) {
   const runs = [[]];
   for (const row of rows) {

@@ -76,6 +76,7 @@ function timeToGo(migration) {
 function audit(verdict) {
   if (!verdict) return "–";
   const problems = verdict.problems ?? [];
+  if (verdict.clean && !verdict.checked_rows) return el("span", { class: "muted" }, "nothing to check yet");
   if (verdict.clean) return el("span", { class: "good-text" }, `✓ lost 0, doubled 0; ${count(verdict.checked_rows)} rows checked`);
   const bad = verdict.lost > 0 || verdict.doubled > 0 || problems.length > 0;
   const unchecked = verdict.unchecked_batches ? `; ${plural(verdict.unchecked_batches, "batch", "batches")} unchecked` : "";

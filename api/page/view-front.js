@@ -1,6 +1,6 @@
 // What happens now: imbalance and why nothing moves, workers as bars, running moves, batches over time.
 
-import { TimeChart } from "/page/charts.js";
+import { stretches, TimeChart } from "/page/charts.js";
 import { workerColour } from "/page/colours.js";
 import { choice, el, keyed, link, panel, say, set, svg, theirs } from "/page/dom.js";
 import { moveCard } from "/page/move.js";
@@ -30,7 +30,7 @@ function headline(query) {
       const last = front.batches?.at(-1);
       const about = front.query ?? {};
       const sum = (name) => front.workers?.reduce((total, worker) => total + (worker[name] ?? 0), 0);
-      const moving = (front.moves ?? []).some((each) => !each.outcome);
+      const moving = (front.moves ?? []).filter((each) => !each.outcome).length;
       gauge.update(front.imbalance, moving);
       tiles["Batch time"].update(ms(last?.[2] ?? about.batch_ms), about.backlog !== undefined && about.backlog !== null ? `${count(about.backlog)} rows wait` : `batch ${whole(about.committed_batch)}`);
       tiles.Throughput.update(rate(last?.[3] ?? about.rows_per_s), "rows joined");
@@ -58,13 +58,15 @@ function drawWhy(node, query, front) {
   const why = front.why;
   const auto = front.imbalance?.auto;
   const acts = Boolean(why?.act);
-  const moving = (front.moves ?? []).some((each) => !each.outcome);
+  const open = (front.moves ?? []).filter((each) => !each.outcome);
+  const moving = open.length > 0;
+  const now = moving ? `${plural(open.length, "move")} under way, ${plural(new Set(open.flatMap((each) => each.groups)).size, "group")}. ` : "";
   const title = moving ? "Moving now" : acts ? "About to move" : "Why nothing moves now";
   node.className = `why ${moving || acts ? "acts" : "rests"}`;
   set(
     node,
     mark(moving || acts),
-    el("div", { class: "grow" }, el("strong", {}, title), el("p", {}, why?.text ? theirs(why.text) : "The load is not known yet: the manager has seen no batch of this query recently.")),
+    el("div", { class: "grow" }, el("strong", {}, title), el("p", {}, now, why?.text ? theirs(why.text) : "The load is not known yet: the manager has seen no batch of this query recently.")),
     el("div", { class: "why-side" },
       el("span", { class: `chip ${auto ? "good" : ""}` }, auto ? "auto is on" : "auto is off"),
       why?.code && why.code !== "off" ? el("code", { class: "muted" }, why.code) : null),
@@ -106,7 +108,7 @@ function imbalanceGauge() {
       start.style.setProperty("left", share(imbalance.start_ratio));
       const state = now >= imbalance.start_ratio ? "bad" : now >= imbalance.stop_ratio ? "warn" : "good";
       node.className = `tile imbalance ${state}`;
-      say(note, `largest ${imbalance.measure} load ÷ mean${moving ? ", as if the open moves were done" : ""}; acts from ${ratio(imbalance.start_ratio)}`);
+      say(note, `largest ${imbalance.measure} load ÷ mean${moving ? " as if open moves were done" : ""}; acts from ${ratio(imbalance.start_ratio)}`);
     },
   };
 }
@@ -207,7 +209,8 @@ function chartsPanel(signal) {
     const begin = front.batches?.[0]?.[0] ?? 0;
     for (const [id, each] of seen) if (each.ended_ms && each.ended_ms < begin) seen.delete(id);
     const marks = [...seen.values()].map((each) => ({ from_ms: each.created_ms, to_ms: each.ended_ms ?? null, kind: each.strategy, title: `${String(each.strategy).toUpperCase()} ${each.from} → ${each.to}, ${plural(each.groups.length, "group")}: ${each.outcome ?? "running"}` }));
-    for (const chart of charts) chart.draw(front, marks, at_ms);
+    const merged = stretches(marks);
+    for (const chart of charts) chart.draw(front, merged, at_ms);
     set(ends, el("span", {}, time(charts[0].span.begin)), el("span", {}, time(charts[0].span.end)));
   };
   box.addEventListener("pointermove", (event) => {

@@ -325,6 +325,7 @@ def test_its_pure_parts(stage: Stage, browser: Browser) -> None:
     with tab(browser, stage.url, stage.key("read")) as opened:
         _check_text(opened)
         _check_deltas(opened)
+        _check_charts(opened)
         _check_plans(opened)
         _check_heat(opened)
 
@@ -355,6 +356,13 @@ def _check_deltas(opened: Tab) -> None:
     feeding = "((p) => [p.feed('event: de'), p.feed('lta\\ndata: {}\\n\\n: x\\n\\n')])(new m.EventParser())"
     parsed = _call(opened, "delta.js", feeding)
     assert parsed == [[], [{"event": "delta", "data": "{}", "id": ""}]]
+
+
+def _check_charts(opened: Tab) -> None:
+    moves = "[['mslb', 5, 9], ['ptlb', 1, 2], ['mslb', 1, 6], ['mslb', 8, null]]"
+    marks = f"{moves}.map(([kind, from_ms, to_ms]) => ({{kind, from_ms, to_ms, title: ''}}))"
+    merged = _call(opened, "charts.js", f"m.stretches({marks}).map((s) => [s.kind, s.from_ms, s.to_ms])")
+    assert merged == [["ptlb", 1, 2], ["mslb", 1, None]]
 
 
 def _check_plans(opened: Tab) -> None:
