@@ -1,5 +1,6 @@
 """The one way in: every request passes here before any route sees it, in this order.
 
+    the page's files, by name
     key (401) -> rate (429) -> scope (403)
       reads:     -> a recent answer, or the route's
       streams:   -> a place (429, 503), the route's
@@ -30,6 +31,7 @@ from api.idempotency import Idempotency, RequestToken, token
 from api.keys import KeyStore, holds_key, without_keys
 from api.limits import Buckets, Places, RequestRates, check_depth, in_turn, read_body, replayed, too_many
 from api.measures import ApiMeasures, request_kind
+from api.pages import page_answer
 from api.problems import Problem, of_error
 
 SECURITY_HEADERS: Final = (
@@ -83,6 +85,9 @@ class Gate:
 
     async def enter(self, exchange: _Exchange, receive: Receive) -> None:
         scope, path, method = exchange.scope, exchange.path, exchange.method
+        if (file := page_answer(method, path, exchange.headers.get(b"if-none-match"))) is not None:
+            await file.send(exchange.send_as_is)
+            return
         if path == "/healthz":
             await self._app(scope, receive, exchange.send)
             return
@@ -202,8 +207,13 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
+        await self.send_as_is(message)
+
+    async def send_as_is(self, message: Message) -> None:
+        """For the page's files, which bring security headers of their own."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
         await self._send(message)
 
     async def run(self, gate: Gate, receive: Receive) -> None:
