@@ -18,7 +18,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from trimtab.plain_text import plain_text
 
 from balancing.protocols.migration import Migration
 from manager import metrics
@@ -27,6 +26,7 @@ from manager.observing import Observed
 from manager.runner import QueryRunner
 from manager.store import now_ms
 from trimtab import __version__
+from trimtab.plain_text import plain_text
 
 Labels = tuple[str, ...]
 
