@@ -12,6 +12,7 @@ from dataclasses import asdict
 from api.problems import Problem
 from manager.store import StreamEvent
 
+_KIND = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -34,8 +35,10 @@ def only_json(accept: str | None) -> bool:
 
 
 def sse(event: StreamEvent) -> bytes:
+    """A kind that is no word stays in the data alone: a line end in it would begin another field."""
     data = json.dumps(asdict(event), separators=(",", ":"))
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+    kind = event.kind if _KIND.fullmatch(event.kind) else "other"
+    return f"id: {event.id}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
 def event_order(name: str) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from api.deltas import EVENTS_SHOWN, delta
 from api.events import event_order, sse
 from api.keys import KeyStore
 from api.problems import unavailable
+from balancing.requests import Refused
 from manager.store import Json, ManagerStore, StreamEvent
 
 QUEUE_MAX: Final = 128
@@ -84,8 +85,9 @@ class Client:
 
     def forget_until(self, order: tuple[int, int]) -> None:
         """Events up to this one have reached it another way."""
-        while self._waiting and (0, 0) < self._waiting[0][0] <= order:
-            self._waiting.popleft()
+        kept = [each for each in self._waiting if not (0, 0) < each[0] <= order]
+        self._waiting.clear()
+        self._waiting.extend(kept)
 
     def forget_all(self) -> None:
         """It gets something newer instead of what waits."""
@@ -157,7 +159,8 @@ class Tail:
                     self._tell(event_order(event.id), sse(event), live=False)
                 await self._look(soon=bool(events))
                 await self._check()
-        except (redis.RedisError, OSError, TimeoutError):
+        except (redis.RedisError, OSError, TimeoutError, Refused):
+            # Refused: Redis has lost the query, and its driver will bring it back.
             self._end(_AWAY)
         except Exception:
             _LOG.exception("%s: following it failed", self.query)

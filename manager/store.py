@@ -439,5 +439,10 @@ def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
 
 def _event(entry: tuple[str, dict[str, str]]) -> StreamEvent:
     name, fields = entry
-    body = json.loads(fields["event"])
-    return StreamEvent(id=name, at_ms=body["at_ms"], kind=body["kind"], text=body["text"], data=body.get("data", {}))
+    try:
+        body = json.loads(fields["event"])
+        at_ms, kind, text, data = int(body["at_ms"]), str(body["kind"]), str(body["text"]), body.get("data", {})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        # Another version wrote it, or somebody else: those after it are to be read nevertheless.
+        at_ms, kind, text, data = int(name.partition("-")[0]), "unreadable", "an event that cannot be read", {}
+    return StreamEvent(id=name, at_ms=at_ms, kind=kind, text=text, data=data)

@@ -406,3 +406,39 @@ def test_a_leader_dies_in_the_middle_of_a_move_and_the_page_goes_on(
             follower.end()
     assert follower.seqs == list(range(1, len(follower.seqs) + 1))
     assert plane.verdict() == (0, 0)
+
+
+def test_an_event_that_somebody_else_wrote(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+    """It neither ends the stream nor begins fields of its own."""
+    first = add_event(plane, "before")
+    key = redis_keys.events("orders")
+    evil = {"at_ms": 1, "kind": "x\ndata: {}\n\nevent: front", "text": "\u202e<b>", "data": {}}
+    entries: list[dict[Any, Any]] = [{"event": "no JSON"}, {"other": "x"}, {"event": "[]"}, {"event": json.dumps(evil)}]
+    for fields in entries:
+        plane.store.client.xadd(key, fields)
+    last = add_event(plane, "after")
+    with Served(redis_server.url) as served:
+        client = served.client("read")
+        lines = []
+        with client.stream("GET", f"{BASE}/events", headers={"Last-Event-ID": first}) as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                if line == f"id: {last}":
+                    break
+        assert [line for line in lines if line.startswith("event: ")] == ["event: unreadable"] * 3 + ["event: other"]
+        assert all(json.loads(line[6:])["id"] for line in lines if line.startswith("data: "))
+        shown = client.get(f"{BASE}/front").json()["events"]
+        assert [each["kind"] for each in shown][-2] == evil["kind"]
+
+
+def test_a_sign_of_life_does_not_hide_an_event_that_was_caught_up_with() -> None:
+    async def wait() -> list[bytes]:
+        client = Client(key="k", live=False)
+        client.put((0, 0), b"here")
+        client.put((5, 0), b"old")
+        client.put((7, 0), b"new")
+        client.forget_until((6, 0))
+        client.end()
+        return [data async for data in client.messages()]
+
+    assert asyncio.run(wait()) == [b"herenew"]
