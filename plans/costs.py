@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from plans.statistics import Condition, Edge, Floats, Ints, Statistics, popcount
+from plans.statistics import Floats, Ints, Statistics, popcount
 from plans.tree import Join, Leaf, Node, Step
 from plans.work import (
     ACTIVITIES,
@@ -127,6 +127,8 @@ class CostModel:
         self.constants = constants
         self.tuple_bytes = tuple_bytes or TupleBytes()
         self.batches_per_s = batches_per_s
+        self._orders: dict[tuple[int, ...], list[list[int]]] = {}
+        """Of nodes that were costed before: plans of one search share most of theirs."""
         self._conditions = [(statistics.mask(each.streams), each.selectivity) for each in statistics.conditions]
 
     def step_work(self, prefix: Ints, other: Ints) -> Floats:
@@ -176,9 +178,11 @@ class CostModel:
 
     def best_orders(self, inputs: Sequence[int]) -> list[list[int]]:
         """For each input of a node the cheapest order of the others, as positions in `inputs`."""
-        if len(inputs) > INPUTS_ORDERED_EXACTLY:
-            return greedy_orders(self.statistics, inputs)
-        return self._exact_orders(inputs)
+        key = tuple(inputs)
+        if key not in self._orders:
+            few = len(inputs) <= INPUTS_ORDERED_EXACTLY
+            self._orders[key] = self._exact_orders(inputs) if few else greedy_orders(self.statistics, inputs)
+        return self._orders[key]
 
     def _exact_orders(self, inputs: Sequence[int]) -> list[list[int]]:
         """From the whole backwards: the cheapest way on does not depend on how one came to a set of inputs."""
@@ -265,9 +269,12 @@ def greedy_orders(statistics: Statistics, inputs: Sequence[int]) -> list[list[in
     masks = np.array(inputs, np.int64)
     count = len(inputs)
     rows = np.arange(count)
-    members = statistics.rates[None, :, :] ** ((masks[:, None] >> np.arange(len(statistics.streams))) & 1)[:, :, None]
-    vectors = members.prod(axis=1)
-    crossing, inside = _crossing(statistics, inputs)
+    members = (masks[:, None] >> np.arange(len(statistics.streams))) & 1
+    vectors = (statistics.rates ** members[:, :, None]).prod(axis=1)
+    # Conditions over three streams and more are left out: they count when the order is costed. No share is nothing, so
+    # that its logarithm is a number.
+    logs = members @ np.log(np.maximum(statistics.between, 1e-30)) @ members.T
+    crossing, inside = np.exp(logs), np.exp(np.diag(logs) / 2)
     weighted = (vectors * statistics.weights * inside[:, None]).T
     prefix, seen = vectors.copy(), crossing.copy()
     ahead = np.broadcast_to(statistics.window_s ** popcount(masks).astype(np.float64), (count, count))
@@ -281,27 +288,6 @@ def greedy_orders(statistics: Statistics, inputs: Sequence[int]) -> list[list[in
         seen *= crossing[chosen]
         probed[rows, chosen] = True
     return [order.tolist() for order in orders.T]
-
-
-def _crossing(statistics: Statistics, inputs: Sequence[int]) -> tuple[Floats, Floats]:
-    """Selectivity of edges and two-stream conditions between any two inputs, and inside each.
-
-    Conditions over more streams are left out: the order is a heuristic; what it costs is computed with all of them.
-    """
-    count = len(inputs)
-    crossing, inside = np.ones((count, count)), np.ones(count)
-    place = {name: number for number, mask in enumerate(inputs) for name in statistics.names(mask)}
-    between: list[Edge | Condition] = [*statistics.edges, *statistics.conditions]
-    for each in between:
-        where = sorted({place.get(stream, -1) for stream in each.streams})
-        if where[0] < 0 or len(each.streams) != 2:
-            continue
-        if len(where) == 1:
-            inside[where[0]] *= each.selectivity
-        else:
-            crossing[where[0], where[1]] *= each.selectivity
-            crossing[where[1], where[0]] *= each.selectivity
-    return crossing, inside
 
 
 def nodes(plan: Node) -> list[Node]:

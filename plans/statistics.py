@@ -35,15 +35,15 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-STREAMS_IN_TABLE: Final = 12
-"""Up to here the densities of all sets of streams are computed at once: 4096 of them."""
-KEYS_AT_ONCE: Final = 2048
-"""Bounds the table's memory, however many keys were sampled."""
+TABLE_MAX: Final = 2**26
+"""Products up to which the densities of all sets of streams are computed at once: 2^streams for each key."""
+PRODUCTS_AT_ONCE: Final = 2**19
+"""Bounds the memory that the table takes while it is computed, however many keys were sampled."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """An equality that an index finds: of all pairs only this share is even looked at."""
+    """An equality between two streams that an index finds: of all pairs only this share is even looked at."""
 
     streams: frozenset[str]
     selectivity: float
@@ -95,16 +95,17 @@ class Statistics:
 
     def density(self, masks: Ints) -> Floats:
         """D of each set, edges included and conditions not."""
-        if len(self.streams) <= STREAMS_IN_TABLE:
+        if self.weights.size << len(self.streams) <= TABLE_MAX:
             listed: Floats = self._table[masks]
             return listed
-        # Orders of different inputs soon have the same prefixes: few of the sets differ.
-        different, places = np.unique(masks, return_inverse=True)
-        products = np.broadcast_to(self.weights, (different.size, self.weights.size))
+        products = np.broadcast_to(self.weights, (*masks.shape, self.weights.size))
         for bit, rates in enumerate(self.rates):
-            products = np.where((different >> bit & 1)[:, None] == 1, products * rates, products)
-        found = self._with_edges(different, products.sum(axis=-1))[places]
-        return found.reshape(masks.shape)
+            products = np.where((masks >> bit & 1)[..., None] == 1, products * rates, products)
+        found: Floats = products.sum(axis=-1)
+        for edge in self.edges:
+            wanted = self.mask(edge.streams)
+            found = np.where((masks & wanted) == wanted, found * edge.selectivity, found)
+        return found
 
     def selectivity(self, masks: Ints) -> Floats:
         """Share of combinations that pass every condition that can be evaluated on them."""
@@ -132,33 +133,44 @@ class Statistics:
 
     @cached_property
     def _table(self) -> Floats:
-        count = len(self.streams)
-        table = np.zeros(1 << count)
-        for start in range(0, self.weights.size, KEYS_AT_ONCE):
-            part = slice(start, start + KEYS_AT_ONCE)
+        """D of all sets. Stream i doubles the table: sets without it, then the same sets with it."""
+        table = np.zeros(1 << len(self.streams))
+        keys = max(1, PRODUCTS_AT_ONCE // table.size)
+        for start in range(0, self.weights.size, keys):
+            part = slice(start, start + keys)
             products = self.weights[None, part]
             for rates in self.rates[:, part]:
-                # Bit i doubles the table: without stream i, then with it.
                 products = np.concatenate([products, products * rates])
             table += products.sum(axis=1)
-        return self._with_edges(np.arange(1 << count), table)
+        return table * self._edge_table
+
+    @cached_property
+    def _edge_table(self) -> Floats:
+        shares: dict[frozenset[str], float] = {}
+        for edge in self.edges:
+            shares[edge.streams] = shares.get(edge.streams, 1.0) * edge.selectivity
+        table = np.ones(1)
+        for number, stream in enumerate(self.streams):
+            met = np.ones(1)
+            for other in self.streams[:number]:
+                met = np.concatenate([met, met * shares.get(frozenset((stream, other)), 1.0)])
+            table = np.concatenate([table, table * met])
+        return table
+
+    @cached_property
+    def between(self) -> Floats:
+        """(streams, streams): the share of pairs that pass all edges and conditions between just those two."""
+        shares = np.ones((len(self.streams), len(self.streams)))
+        both: list[Edge | Condition] = [*self.edges, *self.conditions]
+        for each in both:
+            if len(each.streams) == 2:
+                one, two = (self.streams.index(stream) for stream in each.streams)
+                shares[[one, two], [two, one]] *= each.selectivity
+        return shares
 
     @cached_property
     def _bits(self) -> dict[str, int]:
         return {stream: 1 << bit for bit, stream in enumerate(self.streams)}
-
-    @cached_property
-    def _edge_arrays(self) -> tuple[Ints, Floats]:
-        masks = np.array([self.mask(edge.streams) for edge in self.edges], np.int64)
-        return masks, np.array([edge.selectivity for edge in self.edges])
-
-    def _with_edges(self, masks: Ints, density: Floats) -> Floats:
-        if not self.edges:
-            return density
-        wanted, shares = self._edge_arrays
-        inside = (masks[..., None] & wanted) == wanted
-        found: Floats = density * np.where(inside, shares, 1.0).prod(axis=-1)
-        return found
 
 
 def from_key_counts(

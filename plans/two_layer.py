@@ -22,10 +22,11 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from plans.costs import CostModel, greedy_orders, nodes
+from plans.costs import CostModel, greedy_orders
 from plans.statistics import Floats, Ints, popcount
 from plans.tree import Join, Leaf, Node
 
@@ -40,18 +41,42 @@ class Candidate:
     origin: str
 
 
+class _Tree(NamedTuple):
+    """A plan's node with its set of streams, which a tree of names would have to collect again and again."""
+
+    mask: int
+    inputs: tuple[_Tree, ...] = ()
+
+    def nodes(self) -> Iterator[_Tree]:
+        for each in self.inputs:
+            yield from each.nodes()
+        yield self
+
+
+class _Plan(NamedTuple):
+    tree: _Tree
+    cpu: float
+    memory_bytes: float
+
+
 def candidates(model: CostModel, memory_bytes: float = math.inf) -> Iterator[Candidate]:
     """Algorithm 2: plans in the order in which they are tried."""
     build = _Builder(model)
-    mjoin = Join(tuple(Leaf(stream) for stream in model.statistics.streams))
-    first = build.candidate(mjoin, "mjoin")
-    yield first
-    if first.memory_bytes > memory_bytes or len(mjoin.inputs) < 3:
+    leaves = tuple(_Tree(1 << bit) for bit in range(len(model.statistics.streams)))
+    first = build.plan(_join(leaves))
+    yield build.candidate(first, "mjoin")
+    if first.memory_bytes > memory_bytes or len(leaves) < 3:
         return
-    second = min((build.candidate(each, "bjtree") for each in _bjtrees(build)), key=lambda each: each.cpu)
-    yield second
-    yield from _state_selection(build, first, memory_bytes)
-    yield from _state_removal(build, second)
+    second = min((build.plan(tree) for tree in _bjtrees(build, leaves)), key=lambda plan: plan.cpu)
+    yield build.candidate(second, "bjtree")
+    for plan in _state_selection(build, first, memory_bytes):
+        yield build.candidate(plan, "state selection")
+    for plan in _state_removal(build, second):
+        yield build.candidate(plan, "state removal")
+
+
+def _join(inputs: Sequence[_Tree]) -> _Tree:
+    return _Tree(sum(each.mask for each in inputs), tuple(inputs))
 
 
 class _Builder:
@@ -64,9 +89,6 @@ class _Builder:
         self._orders: dict[tuple[int, ...], list[list[int]]] = {}
         self._kept: dict[int, tuple[float, float, float]] = {}
 
-    def mask(self, node: Node) -> int:
-        return self.statistics.mask(node.streams)
-
     def node_cpu(self, inputs: Sequence[int]) -> float:
         key = tuple(sorted(inputs))
         if key not in self._nodes:
@@ -74,11 +96,10 @@ class _Builder:
             self._nodes[key] = float(self.model.constants.seconds(work).sum())
         return self._nodes[key]
 
-    def orders(self, inputs: Sequence[int]) -> list[list[int]]:
-        key = tuple(inputs)
-        if key not in self._orders:
-            self._orders[key] = greedy_orders(self.statistics, key)
-        return self._orders[key]
+    def orders(self, inputs: tuple[int, ...]) -> list[list[int]]:
+        if inputs not in self._orders:
+            self._orders[inputs] = greedy_orders(self.statistics, inputs)
+        return self._orders[inputs]
 
     def kept(self, mask: int) -> tuple[float, float, float]:
         """CPU, bytes and rows of a state."""
@@ -91,53 +112,54 @@ class _Builder:
             )
         return self._kept[mask]
 
-    def needs(self, plan: Join) -> tuple[float, float]:
-        """CPU and memory."""
+    def plan(self, tree: _Tree) -> _Plan:
         cpu = memory = 0.0
-        for node in nodes(plan):
-            if isinstance(node, Join):
-                cpu += self.node_cpu([self.mask(each) for each in node.inputs])
-            if node is not plan:
-                keep = self.kept(self.mask(node))
+        for node in tree.nodes():
+            if node.inputs:
+                cpu += self.node_cpu([each.mask for each in node.inputs])
+            if node is not tree:
+                keep = self.kept(node.mask)
                 cpu, memory = cpu + keep[0], memory + keep[1]
-        return cpu, memory
+        return _Plan(tree, cpu, memory)
 
-    def candidate(self, plan: Join, origin: str) -> Candidate:
-        cpu, memory = self.needs(plan)
-        return Candidate(plan, cpu, memory, origin)
+    def candidate(self, plan: _Plan, origin: str) -> Candidate:
+        root = self._named(plan.tree)
+        assert isinstance(root, Join)
+        return Candidate(root, plan.cpu, plan.memory_bytes, origin)
+
+    def _named(self, tree: _Tree) -> Node:
+        if not tree.inputs:
+            return Leaf(self.statistics.names(tree.mask)[0])
+        return Join(tuple(self._named(each) for each in tree.inputs))
 
 
-def _bjtrees(build: _Builder) -> Iterator[Join]:
+def _bjtrees(build: _Builder, leaves: Sequence[_Tree]) -> Iterator[_Tree]:
     """Greedy operator ordering: join the two that give the smallest state, or the one that costs least CPU to have."""
     for by_cpu in (False, True):
-        inputs: list[Node] = [Leaf(stream) for stream in build.statistics.streams]
-        masks = [build.mask(each) for each in inputs]
+        inputs = list(leaves)
         while len(inputs) > 2:
-            pairs = list(itertools.combinations(range(len(inputs)), 2))
-            unions = np.array([masks[one] | masks[two] for one, two in pairs])
-            weight = build.model.append_cpu(unions) if by_cpu else build.statistics.size(unions)
+            pairs = list(itertools.combinations(inputs, 2))
+            ones, twos = (np.array([pair[side].mask for pair in pairs]) for side in (0, 1))
             if by_cpu:
-                ones, twos = (np.array([masks[pair[side]] for pair in pairs]) for side in (0, 1))
-                weight = weight + _both_ways(build.model, ones, twos)
+                weight = build.model.append_cpu(ones | twos) + _both_ways(build.model, ones, twos)
+            else:
+                weight = build.statistics.size(ones | twos)
             one, two = pairs[int(weight.argmin())]
-            joined = Join((inputs[one], inputs[two]))
-            inputs = [*(each for at, each in enumerate(inputs) if at not in (one, two)), joined]
-            masks = [build.mask(each) for each in inputs]
-        yield Join(tuple(inputs))
+            inputs = [*(each for each in inputs if each is not one and each is not two), _join((one, two))]
+        yield _join(inputs)
 
 
 def _both_ways(model: CostModel, ones: Ints, twos: Ints) -> Floats:
     """CPU of binary joins: tuples of each side probe the other."""
-    members = [popcount(each) for each in (ones, twos)]
-    cost: Floats = members[0] * model.step_cpu(ones, twos) + members[1] * model.step_cpu(twos, ones)
+    cost: Floats = popcount(ones) * model.step_cpu(ones, twos) + popcount(twos) * model.step_cpu(twos, ones)
     return cost
 
 
-def _state_selection(build: _Builder, start: Candidate, memory_bytes: float) -> Iterator[Candidate]:
+def _state_selection(build: _Builder, start: _Plan, memory_bytes: float) -> Iterator[_Plan]:
     """Algorithm 3: merge two inputs whose state is small and often needed, as long as that saves CPU."""
     current = start
-    while len(current.plan.inputs) > 2:
-        for one, two in _edges_by_use(build, current.plan):
+    while len(current.tree.inputs) > 2:
+        for one, two in _edges_by_use(build, current.tree):
             better = _merged(build, current, one, two, memory_bytes)
             if better is not None:
                 current = better
@@ -147,68 +169,61 @@ def _state_selection(build: _Builder, start: Candidate, memory_bytes: float) -> 
         yield current
 
 
-def _edges_by_use(build: _Builder, plan: Join) -> list[tuple[int, int]]:
+def _edges_by_use(build: _Builder, tree: _Tree) -> list[tuple[int, int]]:
     """Pairs of inputs, the largest frequency / weight first (JTree section 5.2, figure 9)."""
-    inputs = [build.mask(each) for each in plan.inputs]
+    inputs = tuple(each.mask for each in tree.inputs)
     count = len(inputs)
     pairs = list(itertools.combinations(range(count), 2))
-    unions = np.array([inputs[one] | inputs[two] for one, two in pairs])
-    weights = build.statistics.size(unions)
-    alone = build.statistics.size(np.array(inputs))
+    ones, twos = np.array(pairs).T
+    masks = np.array(inputs)
+    weights = build.statistics.size(masks[ones] | masks[twos])
+    alone = build.statistics.size(masks)
     share = np.full((count, count), np.inf)
-    for (one, two), rows in zip(pairs, weights.tolist(), strict=True):
-        both = alone[one] * alone[two]
-        share[one, two] = share[two, one] = rows / both if both > 0 else 0.0
+    share[ones, twos] = share[twos, ones] = weights / np.maximum(alone[ones] * alone[twos], 1e-300)
     frequency = np.zeros((count, count))
-    for first, order in enumerate(build.orders(tuple(inputs))):
+    for first, order in enumerate(build.orders(inputs)):
         prefix = [first]
         for position in order:
             nearest = prefix[int(share[position, prefix].argmin())]
             frequency[min(nearest, position), max(nearest, position)] += 1
             prefix.append(position)
-    uses = np.array([frequency[pair] for pair in pairs])
-    worth = uses / np.maximum(weights, 1e-300)
+    worth = frequency[ones, twos] / np.maximum(weights, 1e-300)
     # Edges that no order uses are tried last: without them a cheap state may stay out of reach.
     return [pairs[at] for at in np.lexsort((weights, -worth)).tolist()]
 
 
-def _merged(build: _Builder, current: Candidate, one: int, two: int, memory_bytes: float) -> Candidate | None:
+def _merged(build: _Builder, current: _Plan, one: int, two: int, memory_bytes: float) -> _Plan | None:
     """The plan with two inputs merged, if it fits and needs less CPU. Line 9, Optimize: an input that is a join itself
     may dissolve into the new one (figure 11), which frees its state."""
-    inputs = current.plan.inputs
+    inputs = current.tree.inputs
     rest = tuple(each for at, each in enumerate(inputs) if at not in (one, two))
-    ways = itertools.product(
-        *([(each,), each.inputs] if isinstance(each, Join) else [(each,)] for each in (inputs[one], inputs[two]))
-    )
-    found = [build.candidate(Join((*rest, Join((*left, *right)))), "state selection") for left, right in ways]
-    fitting = [each for each in found if each.memory_bytes <= memory_bytes and each.cpu < current.cpu]
-    return min(fitting, key=lambda each: each.cpu, default=None)
+    ways = ([(each,), each.inputs] if each.inputs else [(each,)] for each in (inputs[one], inputs[two]))
+    made = [build.plan(_join((*rest, _join((*left, *right))))) for left, right in itertools.product(*ways)]
+    fitting = [each for each in made if each.memory_bytes <= memory_bytes and each.cpu < current.cpu]
+    return min(fitting, key=lambda plan: plan.cpu, default=None)
 
 
-def _state_removal(build: _Builder, start: Candidate) -> Iterator[Candidate]:
+def _state_removal(build: _Builder, start: _Plan) -> Iterator[_Plan]:
     """Algorithm 4: dissolve the state that costs least CPU per row of memory that it frees, until none is left."""
     current = start
-    while True:
-        inner = [node for node in nodes(current.plan) if isinstance(node, Join) and node is not current.plan]
-        if not inner:
-            return
-        tried: list[tuple[float, int, Candidate]] = []
+    while inner := [node for node in current.tree.nodes() if node.inputs and node is not current.tree]:
+        tried: list[tuple[float, int, _Plan]] = []
         for node in inner:
-            candidate = build.candidate(_dissolved(current.plan, node), "state removal")
-            freed = build.kept(build.mask(node))[2]
-            extra = candidate.cpu - current.cpu
+            plan = build.plan(_dissolved(current.tree, node))
+            freed = build.kept(node.mask)[2]
+            extra = plan.cpu - current.cpu
             ratio = extra / freed if freed > 0 else math.copysign(math.inf, extra) if extra else 0.0
-            tried.append((ratio, len(tried), candidate))
+            tried.append((ratio, len(tried), plan))
         current = min(tried)[2]
         yield current
 
 
-def _dissolved(plan: Join, gone: Node) -> Join:
+def _dissolved(tree: _Tree, gone: _Tree) -> _Tree:
     """The plan whose parent of `gone` takes its inputs instead."""
-    inputs: list[Node] = []
-    for each in plan.inputs:
-        if each is gone and isinstance(each, Join):
+    inputs: list[_Tree] = []
+    for each in tree.inputs:
+        if each is gone:
             inputs += each.inputs
         else:
-            inputs.append(_dissolved(each, gone) if isinstance(each, Join) else each)
-    return Join(tuple(inputs))
+            inputs.append(_dissolved(each, gone) if each.mask & gone.mask else each)
+    return _Tree(tree.mask, tuple(inputs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from plans.costs import CostModel
 from plans.exact import pareto_front
-from plans.statistics import Condition, Statistics, from_graph, from_key_counts
+from plans.statistics import Condition, Edge, from_graph, from_key_counts
 from plans.tree import parse_plan
-from tests.unit.plans_reference import all_plans, naive_cost
+from tests.unit.plans_reference import all_plans, density, naive_cost
 
 STREAMS = ("A", "B", "C", "D")
 Counts = dict[str, list[int]]
@@ -73,16 +74,21 @@ def test_conditions_make_states_smaller_once_all_their_streams_are_there() -> No
     assert sizes == pytest.approx([2, 6, 5, 15, 1.5])
 
 
-def test_more_streams_than_the_table_holds_are_counted_the_same_way() -> None:
-    many = [f"S{number}" for number in range(14)]
-    rates = {stream: 1.0 + number for number, stream in enumerate(many)}
-    edges = dict.fromkeys(itertools.pairwise(many), 0.1)
-    few = {stream: rates[stream] for stream in many[:6]}
-    large = from_graph(rates, edges, window_s=3.0, lateness_s=1.0)
-    small = from_graph(few, {pair: share for pair, share in edges.items() if set(pair) <= set(few)}, window_s=3.0)
-    small = Statistics(small.streams, 3.0, 1.0, small.rates, small.weights, small.edges)
-    for size in (1, 2, 5):
-        assert large.size_of(many[:size]) == pytest.approx(small.size_of(many[:size]))
+@given(key_counts(), st.floats(0.01, 1.0))
+@settings(max_examples=30, deadline=None)
+def test_sets_are_counted_alike_with_and_without_a_table(counts: Counts, share: float) -> None:
+    """Too many streams or keys for a table of all sets: each set is computed when it is asked for."""
+    sample = from_key_counts(counts, window_s=3.0, lateness_s=1.0, one_in=1)
+    edges = tuple(Edge(frozenset(pair), share) for pair in itertools.pairwise(counts))
+    statistics = replace(sample, edges=(*edges, *edges[:1]))
+    masks = np.arange(1, 1 << len(counts))
+    with pytest.MonkeyPatch.context() as patched:
+        listed = statistics.density(masks)
+        patched.setattr("plans.statistics.TABLE_MAX", 0)
+        computed = statistics.density(masks)
+    assert computed == pytest.approx(listed)
+    whole = [density(statistics, frozenset(statistics.names(mask))) for mask in masks.tolist()]
+    assert listed == pytest.approx(whole)
 
 
 def test_a_hot_key_on_two_streams_misleads_independent_edges_into_the_worst_plan() -> None:
