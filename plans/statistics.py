@@ -25,7 +25,7 @@ a window old.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -92,6 +92,15 @@ class Statistics:
 
     def rate(self, stream: str) -> float:
         return float(self.rates[self.streams.index(stream)] @ self.weights)
+
+    def with_rate(self, stream: str, rate: float) -> Statistics:
+        """The same if a stream had another rate: its rows fall on the same keys in the same proportions."""
+        now = self.rate(stream)
+        rates = self.rates.copy()
+        row = self.streams.index(stream)
+        # Of a stream without rows nothing is known but how many there would be: they fall on all keys alike.
+        rates[row] = rates[row] * (rate / now) if now > 0 else rate / self.weights.sum()
+        return replace(self, rates=rates)
 
     def density(self, masks: Ints) -> Floats:
         """D of each set, edges included and conditions not."""

@@ -67,6 +67,16 @@ def test_windows_are_in_the_sizes(lateness_s: float, members: int) -> None:
     assert statistics.size_of(counts) == pytest.approx(within, rel=0.04)
 
 
+def test_another_rate_makes_all_states_of_a_stream_larger_in_proportion() -> None:
+    statistics = from_key_counts({"A": [4, 0], "B": [3, 1], "C": [0, 0]}, window_s=2.0, one_in=8)
+    faster = statistics.with_rate("B", 10 * statistics.rate("B"))
+    assert faster.size_of("AB") == pytest.approx(10 * statistics.size_of("AB"))
+    assert faster.size_of("A") == statistics.size_of("A")
+    begun = statistics.with_rate("C", 16.0)
+    assert begun.rate("C") == pytest.approx(16.0)
+    assert begun.size_of("BC") == pytest.approx(statistics.size_of("B") * 16.0 * 2.0 / 16)
+
+
 def test_conditions_make_states_smaller_once_all_their_streams_are_there() -> None:
     conditions = [Condition(frozenset("AC"), 0.5), Condition(frozenset("ABC"), 0.1)]
     statistics = from_key_counts({"A": [2], "B": [3], "C": [5]}, window_s=1.0, one_in=1, conditions=conditions)
