@@ -28,8 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         from commands.demo.__main__ import main as demo
 
         return demo(arguments[1:])
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(_with_negative_sizes(arguments))
     return exit_code(lambda: int(options.action(options)))
+
+
+def _with_negative_sizes(arguments: Sequence[str]) -> list[str]:
+    """`--memory -3MB` as one word: argparse takes -3MB for an option, and would say so instead of what is wrong."""
+    words: list[str] = []
+    for each in arguments:
+        if words[-1:] == ["--memory"] and each[:1] == "-" and each[1:2].isdigit():
+            words[-1] = f"--memory={each}"
+        else:
+            words.append(each)
+    return words
 
 
 def exit_code(action: Callable[[], int]) -> int:
@@ -79,6 +90,22 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print a JSON object per batch, or for the check")
     run.set_defaults(action=_run)
 
+    plan = commands.add_parser(
+        "plan",
+        help="find the best plan for a join graph in a YAML file (see examples/graph.yaml)",
+        epilog="Exit code 2 where no plan stays within the limits.",
+    )
+    plan.add_argument("file", type=Path, metavar="graph.yaml")
+    plan.add_argument("--cpu", metavar="CORES", help="CPU seconds per second that there are, such as 1.0 (no limit)")
+    plan.add_argument("--memory", metavar="SIZE", help="memory that there is for state, such as 300MB (no limit)")
+    plan.add_argument(
+        "--method",
+        choices=("exact", "two-layer"),
+        help="search all trees (the default up to 8 streams), or the polynomial way of the paper",
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.set_defaults(action=_plan)
+
     commands.add_parser("demo", add_help=False, help="show a skewed three-stream join on two local executors")
 
     reports = commands.add_parser("reports", help="print the newest report of each worker")
@@ -110,6 +137,16 @@ def _run(options: argparse.Namespace) -> int:
         options.file,
         RunOptions(check=options.check, duration_s=options.duration, progress=options.progress, as_json=options.json),
     )
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from commands.runner.plan import PlanOptions, show_plan
+
+    show_plan(
+        options.file,
+        PlanOptions(cpu=options.cpu, memory=options.memory, method=options.method, as_json=options.json),
+    )
+    return 0
 
 
 def _reports(options: argparse.Namespace) -> int:
