@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from commands.runner.graph_file import GraphFile, read_graph
-from commands.runner.show import print_table
+from commands.tables import print_table
 from plans.costs import PlanCost, canonical
 from plans.drawing import draw
 from plans.forecast import MigrationForecast, forecast_migration
