@@ -33,7 +33,7 @@ class CommittedBatch:
         return {move.id: move for move in self.bound.moves}
 
     def report(self, worker: int) -> WorkerReport | None:
-        """The worker's report of this very batch under this very epoch; any other one is no evidence."""
+        """The worker's report of this very batch under this very epoch; any other one proves nothing."""
         report = self.reports.get(worker)
         if report is None or (report.batch, report.epoch) != (self.batch, self.bound.number):
             return None

@@ -66,7 +66,6 @@ from balancing.triggers import TriggerState, decide, resting
 from balancing.triggers import accept as worth_doing
 from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
-from trimtab.moves import parse_move_id
 
 ENDED_KEPT: Final = 2_000
 """Of migrations and rebalances that ended lately: an epoch that still shows their moves is old news."""
@@ -180,7 +179,7 @@ class _Turn:
     def loaded(self, event: Loaded) -> None:
         rebalances = tuple(each for each in event.rebalances.values() if each.state == "running")
         # Of those that have ended, the ones count that a rebalance is judged by, or that the epoch still shows.
-        wanted = {name for move in event.bound.moves if (name := (parse_move_id(move.id) or ("", 0))[0])}
+        wanted = {move.migration for move in event.bound.moves if move.migration}
         wanted |= {name for rebalance in rebalances for name in rebalance.migrations}
         records = event.migrations.values()
         self.now = replace(
@@ -394,7 +393,7 @@ class _Turn:
             self._handle(cancel, event.text if name == wanted[-1] else None)
         if not wanted:
             name = request.migration or request.rebalance or ""
-            notice = Notice(kind="refused", text=f"{name}: is not under way", data={"cancel": name})
+            notice = Notice(kind="refused", text=f"{name} is not under way", data={"cancel": name})
             self._write(request=event.text, events=(notice,))
 
     def request_failed(self, event: RequestFailed) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from balancing.committed import CommittedBatch
 from balancing.happenings import (
     BatchCommitted,
     BatchesMissed,
@@ -32,6 +33,7 @@ from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
+from balancing.turn import Part, parts_of_turn
 from manager import inbox
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
@@ -87,30 +89,38 @@ class QueryRunner:
         batches = await self.watch.look()
         if not await self._lead():
             return
-        bound = self.watch.bound
-        if not self.watch.running or bound is None:
-            await self.handle(QueryStopped(now_ms=now_ms()))
-            return
-        if not self._loaded or await self.pen.journal.went_back():
+        bound = self.watch.bound if self.watch.running else None
+        if bound is not None and (not self._loaded or await self.pen.journal.went_back()):
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
-        await self.handle(QueryRuns(now_ms=now_ms()))
-        self.rules = await self.store.rules(self.query)
-        for batch in batches:
-            # Between two batches too: a cancel that came in time is not overtaken.
-            await self._take_up()
-            await self.handle(BatchCommitted(now_ms=now_ms(), batch=batch, workers=self.watch.workers))
-        await self._take_up()
-        if batches:
-            settings = await self.store.auto(self.query)
-            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
-        situation = self.situation()
-        if situation is not None:
-            # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
-            snapshot = self._snapshot() if any(each.wants_wave for each in self.steering.migrations) else None
-            await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=snapshot))
-        await self._save_snapshot()
+        left = iter(batches)
+        for part in parts_of_turn(running=bound is not None, batches=len(batches)):
+            await self._do(part, left)
+        if bound is not None:
+            await self._save_snapshot()
+
+    async def _do(self, part: Part, batches: Iterator[CommittedBatch]) -> None:
+        match part:
+            case Part.STOPPED:
+                await self.handle(QueryStopped(now_ms=now_ms()))
+            case Part.RUNS:
+                await self.handle(QueryRuns(now_ms=now_ms()))
+                self.rules = await self.store.rules(self.query)
+            case Part.REQUESTS:
+                await self._take_up()
+            case Part.BATCH:
+                await self.handle(BatchCommitted(now_ms=now_ms(), batch=next(batches), workers=self.watch.workers))
+            case Part.WEIGH:
+                settings = await self.store.auto(self.query)
+                await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
+            case Part.END:
+                situation, bound = self.situation(), self.watch.bound
+                if situation is None or bound is None:
+                    return
+                # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
+                snapshot = self._snapshot() if any(each.wants_wave for each in self.steering.migrations) else None
+                await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=snapshot))
 
     # -- leading
 

@@ -31,7 +31,7 @@ from balancing.protocols.events import (
 from balancing.protocols.mslb import MSLB
 from balancing.protocols.ptlb import PTLB
 from balancing.protocols.table import BACK, FINAL, Row, State, Table
-from balancing.words import Order, ShareMeasure, Strategy
+from balancing.words import PROTOCOLS, Order, ShareMeasure, Strategy
 from trimtab.errors import TrimtabError
 from trimtab.moves import Kind, Way, move_id
 
@@ -391,7 +391,7 @@ def parse_migration(body: Mapping[str, Any]) -> Migration:
 
 def strategy_of(kind: Kind) -> Strategy:
     """The protocol that opens moves of a kind."""
-    return "ptlb" if PTLB.kind == kind else "mslb"
+    return next(each for each in PROTOCOLS if TABLES[each].kind == kind)
 
 
 def taken_groups(migrations: Iterable[Migration], but: str = "") -> frozenset[int]:

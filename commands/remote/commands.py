@@ -45,7 +45,7 @@ def _add_serve(commands: Parsers) -> None:
     )
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, to serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
-    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="print no line per request")
+    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="do not log each request")
     serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
 

@@ -15,7 +15,7 @@ from commands.remote.tables import audit_words, numbers
 POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
 """How long a server that stopped answering is asked again: a restart takes less."""
-FAILED_STATES: Final = frozenset({"rolled-back", "refused", "cancelled", "partly-committed"})
+FAILED_STATES: Final = frozenset({"rolled-back", "refused", "partly-committed"})
 Json = dict[str, Any]
 
 

@@ -38,11 +38,12 @@ from balancing.happenings import CancelAsked, Happening
 from balancing.instructions import Instruction, PublishEpoch, Write
 from balancing.requests import MoveRequest, RebalanceRequest
 from balancing.steering import Steering
+from balancing.turn import Part
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.redis import Redis
 from tests.scenarios.rendering import happening_text, instruction_lines
 from tests.simulation import leading
-from tests.simulation.leading import TAKE_UP, Look, Position
+from tests.simulation.leading import Look
 from tests.simulation.plane import Wrong
 from trimtab.errors import TrimtabError
 
@@ -214,16 +215,14 @@ class Player:
                 manager.event = self.redis.event
                 lost = leading.records_lost([*self.redis.migrations.values()], [*self.redis.rebalances.values()])
                 self._handle(manager, replace(lost, now_ms=self._now_ms))
-            for position in list(Position)[: Position.OVER]:
-                if position in TAKE_UP:
+            for part in leading.turn_of(look):
+                if part == Part.REQUESTS:
                     self._take_up(manager, look)
                 else:
                     snapshot = leading.snapshot_of(
                         len(self.cluster.bound.owners), self.cluster.workers, single_waves=self.single_waves
                     )
-                    self._handle(
-                        manager, leading.happening_at(position, manager.steering, look, snapshot, self._now_ms)
-                    )
+                    self._handle(manager, leading.happening_at(part, manager.steering, look, snapshot, self._now_ms))
         except Stopped as stopped:
             self._say(f"manager {manager.name} {stopped}")
 

@@ -1,7 +1,7 @@
 """A manager is killed before and after the durable write of every step of both protocols; the next one ends the move.
 
 On a real Redis with a simulated data plane, whose verdict counts lost and doubled results. The 26 points are the 5
-steps of PTLB and the 8 of MSLB, twice each (reliability.md, first row of the fault table).
+steps of PTLB and the 8 of MSLB, twice each.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def test_a_migration_lets_go_of_groups_that_another_one_moves() -> None:
 def test_another_life_of_the_query_ends_its_migrations() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
-    assert (ended.outcome, ended.problem) == ("rolled-back", "the query was started anew")
+    assert (ended.outcome, ended.problem) == ("rolled-back", "the query was started again with another checkpoint")
 
 
 def test_open_moves_without_a_journal_are_adopted() -> None:

@@ -166,7 +166,7 @@ def test_a_cancel_answers_its_request_in_the_same_write(state: State) -> None:
 def test_a_cancel_of_nothing_is_answered() -> None:
     request = CancelRequest(id="c", query="q", migration="m9", by="me")
     (write,) = steering().handle(CancelAsked(now_ms=9, request=request, text="text"))
-    notice = Notice(kind="refused", text="m9: is not under way", data={"cancel": "m9"})
+    notice = Notice(kind="refused", text="m9 is not under way", data={"cancel": "m9"})
     assert write == Write(then=steering(), request="text", events=(notice,))
 
 
