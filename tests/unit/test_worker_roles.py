@@ -79,14 +79,19 @@ def test_whoever_gets_rows_by_the_routes_does_something_with_them() -> None:
         assert (roles.arrival(row.kind, row.side, row.next) == Arrival.NONE) == (not gets), row
 
 
+def test_only_the_sender_of_a_transfer_freezes() -> None:
+    frozen = {(row.kind, row.side) for row in roles.ROWS if roles.is_frozen(row.next)}
+    assert frozen == {(Kind.TRANSFER, Side.SENDER)}
+
+
 def test_what_is_frozen_is_put_aside_and_packed_only_frozen() -> None:
     for row in roles.ROWS:
-        frozen = roles.is_frozen(row.kind, row.side, row.next)
+        frozen = roles.is_frozen(row.next)
         if Action.PACK in row.actions or Action.FREEZE in row.actions:
             assert frozen
         if frozen:
             assert roles.arrival(row.kind, row.side, row.next) == Arrival.ASIDE
-        if roles.is_frozen(row.kind, row.side, row.state) and not frozen:
+        if roles.is_frozen(row.state) and not frozen:
             assert Action.UNFREEZE in row.actions
 
 
