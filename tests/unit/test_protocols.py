@@ -36,7 +36,6 @@ from balancing.protocols import (
     Tell,
     WaveAllowed,
     adopt,
-    overlapping,
     parse_migration,
     reconcile,
     taken_groups,
@@ -191,6 +190,41 @@ def test_waves_follow_each_other_and_share_an_epoch() -> None:
     assert (migration.outcome, migration.moved_groups) == ("committed", (0, 1))
 
 
+def test_a_wave_is_wanted_once_those_before_are_where_they_belong() -> None:
+    opened = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
+    assert (opened.wants_wave, opened.remaining) == (False, (1,))
+    arrived = after(opened, *wave(1, 0)[1:], applied(1))
+    assert (arrived.wants_wave, arrived.outcome) == (True, "")
+    assert not after(mslb(), *asked(), *wave()).wants_wave
+    assert not after(mslb(0, 1), *asked(0, 1), cancel()).wants_wave
+
+
+@pytest.mark.parametrize("groups", [(), (1, 2), (2,)])
+def test_a_wave_has_groups_that_remain(groups: tuple[int, ...]) -> None:
+    with pytest.raises(ProtocolError, match="cannot happen in state"):
+        after(mslb(0, 1), *asked(0, 1)).handle(WaveAllowed(migration=M, groups=groups))
+
+
+def test_a_wave_waits_for_the_one_before() -> None:
+    opened = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
+    with pytest.raises(ProtocolError, match="cannot happen in state"):
+        opened.handle(WaveAllowed(migration=M, groups=(1,)))
+
+
+def test_a_migration_that_has_ended_does_not_go_on() -> None:
+    """Even one whose wave was under way when its query was started anew."""
+    opened = after(mslb(), *asked(), wave()[0])
+    (ended,) = journaled(reconcile([opened], first_epoch("q", "another", (0, 0)), 0))
+    assert (ended.done, ended.state) == (True, State.DEACTIVATING)
+    assert ended.handle(wave()[1]) == []
+    with pytest.raises(ProtocolError, match="cannot happen in state rolled-back"):
+        ended.handle(Begin(migration=M))
+
+
+def test_the_newest_step_is_one_of_the_paper() -> None:
+    assert after(mslb(), *asked(), *wave()[:4], cancel()).step == 6
+
+
 def test_ptlb_has_one_wave() -> None:
     migration = after(ptlb(0, 1), *asked(0, 1))
     with pytest.raises(ProtocolError, match="splits ptlb into waves"):
@@ -311,7 +345,6 @@ def test_groups_of_migrations_under_way_are_taken() -> None:
     first, second = after(mslb(0), *asked(0)), replace(mslb(1, 2), id="m2")
     assert taken_groups([first, second]) == {0, 1, 2}
     assert taken_groups([first, second], but="m2") == {0}
-    assert overlapping({0, 2}, [first, second]) == {"m1": (0,), "m2": (2,)}
     done = replace(first, outcome="committed")
     assert taken_groups([done]) == frozenset()
 
