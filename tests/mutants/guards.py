@@ -24,13 +24,19 @@ def condition_of(node: ast.If | ast.Return, *, predicate: bool) -> Condition:
     """`predicate`: whether the node stands in a function that answers yes or no."""
     if isinstance(node, ast.Return):
         return "answers" if predicate else None
-    if _is_all(node.body, ast.Raise):
+    if _is_all(node.body, ast.Raise) or _complains(node.body):
         return "refuses"
     return "leaves" if _is_all(node.body, ast.Return, ast.Continue, ast.Break) else None
 
 
 def _is_all(body: Sequence[ast.stmt], *kinds: type[ast.stmt]) -> bool:
     return len(body) == 1 and isinstance(body[0], kinds)
+
+
+def _complains(body: Sequence[ast.stmt]) -> bool:
+    """Whether all it does is to yield a problem, in words."""
+    only = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    return isinstance(only, ast.Yield) and isinstance(only.value, ast.Constant | ast.JoinedStr)
 
 
 def takes_a_guard(change: Change, node: ast.AST, condition: Condition, *, top: bool, refusals_only: bool) -> bool:

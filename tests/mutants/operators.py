@@ -34,8 +34,8 @@ _OPPOSITES: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }
 _SWAPS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
-_COMPLAINING: Final = frozenset({"_equal", "_wrong"})
-"""Methods that keep what is wrong."""
+_CHECKING: Final = frozenset({"_equal", "_known", "_wrong"})
+"""Functions that check, beside those whose names say so."""
 
 _COLLECTING: Final = frozenset({"frozenset", "isinstance", "startswith", "endswith"})
 """Functions whose argument is a set of cases."""
@@ -124,7 +124,7 @@ def checks(node: ast.AST, place: Place, _top: bool) -> Iterator[Change]:
     """A check that is not made. It has no answer: what it finds it raises or keeps, so it is known by its name."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         name = _function(node.value)
-        if name.lstrip("_").startswith("check") or name in _COMPLAINING:
+        if name.lstrip("_").startswith("check") or name in _CHECKING:
             yield Change("check-dropped", text_of(node), place.removed())
 
 

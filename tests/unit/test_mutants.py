@@ -128,7 +128,7 @@ def _guards(source: str, plan: Plan = NO_PLAN) -> set[str]:
     return {mutant.id.split(":", 2)[2] for mutant in _module(source, plan).mutants if mutant.guard}
 
 
-@pytest.mark.parametrize("leaves", ["return", "continue", "break", "raise E(a or b)"])
+@pytest.mark.parametrize("leaves", ["return", "continue", "break", "raise E(a or b)", "yield f'{a} is wrong'"])
 def test_an_if_that_only_leaves_is_a_guard(leaves: str) -> None:
     source = f"def f(a, b, xs):\n    for x in xs:\n        if a and x < b:\n            {leaves}\n        g()\n"
     assert _guards(source) == {"if-false:a and x < b", "operand-dropped:a", "operand-dropped:x < b"}
