@@ -425,6 +425,9 @@ def test_open_moves_without_a_journal_are_adopted() -> None:
     assert (adopted.id, adopted.state, adopted.adopted) == (M, State.DEACTIVATING, True)
     assert "journal was gone" in adopted.render_story()
     assert adopt(epochs_of(opening), [adopted], 5) == []
+    allowed = WaveAllowed(migration=M, groups=(0,), epoch=2)
+    (parallel,) = journaled(adopt(epochs_of(after(ptlb(), *asked(), allowed)), [], 5))
+    assert (adopted.strategy, parallel.strategy, parallel.state) == ("mslb", "ptlb", State.DUPLICATING)
     back = after(mslb(), *asked(), *wave()[:4], cancel())
     (returning,) = journaled(adopt(epochs_of(opening, back), [], 5))
     assert returning.state == State.RETURNING

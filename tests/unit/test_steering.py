@@ -22,11 +22,13 @@ from balancing.happenings import (
     TurnEnds,
 )
 from balancing.instructions import Hold, Instruction, Notice, PublishEpoch, Write
+from balancing.load import Snapshot
 from balancing.protocols import Migration, Request, State, Wave
 from balancing.requests import CancelRequest, MoveRequest, RebalanceRequest, requested
 from balancing.situation import Situation
 from balancing.steering import NotSteered, Steering
 from manager.journal import operations_of
+from tests.unit.balancing_snapshots import snapshot
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.moves import Kind, Move, Way
 
@@ -59,8 +61,8 @@ def situation(epoch: Epoch = FIRST, **changes: Any) -> Situation:
     return replace(Situation(query="q", workers=2, epoch=epoch, up=frozenset({0, 1}), committed=7), **changes)
 
 
-def ends(epoch: Epoch = FIRST) -> TurnEnds:
-    return TurnEnds(now_ms=9, situation=situation(epoch), bound=epoch, snapshot=None)
+def ends(epoch: Epoch = FIRST, load: Snapshot | None = None) -> TurnEnds:
+    return TurnEnds(now_ms=9, situation=situation(epoch), bound=epoch, snapshot=load)
 
 
 def committed(epoch: Epoch) -> BatchCommitted:
@@ -202,3 +204,20 @@ def test_a_query_that_stops_parks_its_migrations_once() -> None:
     (resumed,) = parked.then.handle(QueryRuns(now_ms=3))
     assert resumed.then == steering()
     assert steering().handle(QueryRuns(now_ms=4)) == []
+
+
+@pytest.mark.parametrize(
+    "state", [State.DEACTIVATING, State.DEACTIVATED, State.SENDING, State.RECEIVING, State.RECEIVED]
+)
+def test_what_is_shipped_takes_up_the_room_of_other_waves(state: State) -> None:
+    """Until it has arrived: batches pack and take in."""
+    load = snapshot((0, 0, 1), (1, 1, 1), ("a", "b"), batch_ms=1000.0)
+    room = load.wave_bytes(None)
+    assert room is not None
+    load = replace(load, group_bytes=(0.6 * room,) * 3)
+    shipped = migration("m1", state, 0, strategy="mslb")
+    next_one = migration(
+        "m2", State.CHOOSING, 1, strategy="mslb", first_state=State.CHOSEN, chosen=(1,), remaining=(1,)
+    )
+    opened = [each.point for each in writes(steering(shipped, next_one).handle(ends(load=load)))]
+    assert opened == (["mslb:3"] if state == State.RECEIVED else [])
