@@ -44,7 +44,7 @@ from balancing.protocols.diagram import pages
 from balancing.protocols.migration import STORY_KEPT
 from balancing.protocols.table import check
 from trimtab.epochs import Epoch, first_epoch
-from trimtab.moves import Way
+from trimtab.moves import Kind, Move, Way
 
 M = "m1"
 
@@ -395,6 +395,39 @@ def test_a_journal_behind_a_commit_catches_up() -> None:
     assert "the receiver's already" in caught_up.render_story()
 
 
+def test_a_wave_that_has_arrived_may_have_gone_on_with_another_migration() -> None:
+    on = Move(id="other.w1", kind=Kind.TRANSFER, groups=(0,), sender=1, receiver=0, epoch=9)
+    bound = replace(first_epoch("q", "i", (1, 0)), number=9, moves=(on,))
+    (caught_up,) = journaled(reconcile([after(mslb(), *asked(), *wave()[:4])], bound, 0))
+    assert caught_up.outcome == "committed"
+
+
+def test_a_wave_that_was_not_open_yet_waits_or_comes_too_late() -> None:
+    allowed = after(mslb(), *asked(), WaveAllowed(migration=M, groups=(0,), epoch=4))
+
+    def reconciled(number: int, owner: int) -> list[str]:
+        bound = replace(first_epoch("q", "i", (owner, 0)), number=number)
+        return [each.outcome for each in journaled(reconcile([allowed], bound, 0))]
+
+    assert reconciled(5, 0) == []
+    assert (reconciled(4, 1), reconciled(5, 1)) == ([], ["committed"])
+    assert (reconciled(4, 2), reconciled(5, 2)) == ([], ["rolled-back"])
+
+
+def test_a_journal_that_forgot_a_wave_finds_out_what_has_left_the_sender() -> None:
+    chosen = after(mslb(0, 1), *asked(0, 1))
+    assert reconcile([chosen], replace(first_epoch("q", "i", (0, 0)), number=9), 0) == []
+    (found,) = journaled(reconcile([chosen], replace(first_epoch("q", "i", (1, 0)), number=9), 0))
+    assert (found.moved_groups, found.remaining) == ((0,), (1,))
+
+
+def test_a_migrations_own_moves_are_not_those_of_others() -> None:
+    opened = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
+    bound = epochs_of(opened)
+    wider = replace(bound, moves=(replace(bound.moves[0], groups=(0, 1)),))
+    assert reconcile([opened], wider, 0) == []
+
+
 def test_a_journal_that_forgot_a_wave_finds_it_open() -> None:
     opening = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
     (found,) = journaled(reconcile([after(mslb(0, 1), *asked(0, 1))], epochs_of(opening), 0))
@@ -411,6 +444,17 @@ def test_a_migration_lets_go_of_groups_that_another_one_moves() -> None:
         assert f"group 0 is in move {M}.w1" in ended.problem
     seen_later = replace(after(mslb(0, 1), *asked(0, 1)), id="another", since=bound.number + 1)
     assert reconcile([seen_later], bound, 0) == []
+    allowed = after(seen_later, WaveAllowed(migration="another", groups=(0, 1), epoch=bound.number + 1))
+    assert reconcile([allowed], bound, 0) == []
+
+
+def test_what_has_ended_is_not_reconciled() -> None:
+    """Groups may have gone on since, and the query may have been started anew."""
+    first_of_two = after(mslb(0, 1), *asked(0, 1), *wave(1, 0), applied(1))
+    gone_on = replace(first_epoch("q", "i", (2, 0)), number=20)
+    assert reconcile([first_of_two], gone_on, 0) == []
+    ended = after(mslb(), *asked(), *wave(), applied())
+    assert reconcile([ended], first_epoch("q", "another", (0, 0)), 0) == []
 
 
 def test_another_life_of_the_query_ends_its_migrations() -> None:
@@ -434,6 +478,16 @@ def test_open_moves_without_a_journal_are_adopted() -> None:
     answered = after(back, way_back(joined=False)[0])
     (restoring,) = journaled(adopt(epochs_of(opening, back, answered), [], 5))
     assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.HELD)
+
+
+def test_a_move_that_is_old_news_or_nobodys_is_not_adopted() -> None:
+    opened = epochs_of(after(mslb(), *asked(), wave()[0]))
+    ended = after(mslb(), *asked(), *wave(), applied(epoch=9))
+    assert adopt(replace(opened, number=9), [ended], 5) == []
+    (adopted,) = journaled(adopt(replace(opened, number=10), [ended], 5))
+    assert (adopted.outcome, adopted.state) == ("", State.DEACTIVATING)
+    strange = replace(opened, moves=(replace(opened.moves[0], id="strange"),))
+    assert adopt(strange, [], 5) == []
 
 
 def test_a_cancelled_migration_that_is_adopted_again_goes_on_without_the_reason_of_its_end() -> None:
