@@ -149,7 +149,13 @@ def test_a_worker_that_stops_reporting_is_named_with_what_is_waited_for() -> Non
 
 
 def test_either_worker_of_a_transfer_may_be_silent_and_only_the_sender_of_a_track() -> None:
-    for state, told in ((State.DEACTIVATING, "freeze"), (State.RETURNING, "joined"), (State.RESTORING, "back")):
+    for state, told in (
+        (State.DEACTIVATING, "freeze"),
+        (State.DEACTIVATED, "pack"),
+        (State.SENDING, "pack"),
+        (State.RETURNING, "joined"),
+        (State.RESTORING, "back"),
+    ):
         world = World()
         migration = replace(SHIPPED, waves=(replace(SHIPPED.waves[0], state=state),))
         world.look(0, migration)
