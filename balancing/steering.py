@@ -229,8 +229,8 @@ class _Turn:
         batch = event.batch
         self._agree_with(batch.bound)
         self._audit([batch], event.workers)
-        for name in [each.id for each in self.now.migrations]:
-            self._tell_migration(name, batch)
+        for migration in self.now.migrations:
+            self._tell_migration(migration, batch)
         stalls, notices = self.now.stalls.look(batch, self.now.migrations, self.now_ms)
         self.now = replace(self.now, stalls=stalls)
         if notices:
@@ -239,13 +239,10 @@ class _Turn:
     def batches_missed(self, event: BatchesMissed) -> None:
         self._audit(event.batches, event.workers)
 
-    def _tell_migration(self, name: str, batch: CommittedBatch) -> None:
-        migration = self.now.migration(name)
-        if migration is None:
-            return
+    def _tell_migration(self, migration: Migration, batch: CommittedBatch) -> None:
         # An event may follow from what another one changed (steps 4, 5 and 6 are learnt together).
-        for event in observe(migration, batch, taken_groups(self.now.migrations, name)):
-            if self.now.migration(name) is not None:
+        for event in observe(migration, batch, taken_groups(self.now.migrations, migration.id)):
+            if self.now.migration(migration.id) is not None:
                 self._handle(event)
 
     def _agree_with(self, bound: Epoch) -> None:
