@@ -199,11 +199,10 @@ class _Turn:
 
     def _close_if_over(self, rebalance: Rebalance) -> None:
         """A rebalance whose migrations have all ended, or whose journal is gone, is not under way."""
-        parts = self._parts(rebalance)
-        state = outcome_of(parts)
-        if state is None and parts:
+        state = outcome_of(self._parts(rebalance))
+        if state is None:
             return
-        ended = replace(rebalance, state=state if parts and state else "rolled-back", closed_ms=self.now_ms)
+        ended = replace(rebalance, state=state, closed_ms=self.now_ms)
         self.now = self.now.with_rebalance(ended)
         self._write(rebalances=(ended,))
 
@@ -328,7 +327,7 @@ class _Turn:
     def _ended_with(self, migration: Migration) -> Rebalance | None:
         """The rebalance that ends with this migration, if it is the last one of it."""
         rebalance = next((each for each in self.now.rebalances if each.id == migration.rebalance), None)
-        if rebalance is None or not migration.done:
+        if rebalance is None:
             return None
         others = [each for each in self._parts(rebalance) if each.id != migration.id]
         state = outcome_of([migration, *others])

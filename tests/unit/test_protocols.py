@@ -34,6 +34,7 @@ from balancing.protocols import (
     State,
     StoreRefused,
     Tell,
+    Wave,
     WaveAllowed,
     adopt,
     parse_migration,
@@ -323,6 +324,37 @@ def test_composing_the_same_again_changes_nothing() -> None:
     opened = compose(first_epoch("q", "i", (0, 0)), migrations, 1)
     assert opened is not None
     assert compose(opened, migrations, 2) is None
+
+
+def test_what_has_ended_opens_nothing() -> None:
+    opening, first = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0]), first_epoch("q", "i", (0, 0))
+    assert compose(first, [replace(opening, incarnation="another life")], 1) is None
+    assert compose(first, [replace(opening, outcome="rolled-back")], 1) is None
+    given_up = opening.with_wave(2, Wave(groups=(1,), state=State.ROLLED_BACK, seen=2))
+    epoch = compose(first, [given_up], 1)
+    assert epoch is not None and [move.groups for move in epoch.moves] == [(0,)]
+
+
+def test_what_does_not_follow_from_the_epoch_is_left_to_reconcile() -> None:
+    opening, closing = after(mslb(), *asked(), wave()[0]), after(mslb(), *asked(), *wave())
+    recalled = epochs_of(opening, after(mslb(), *asked(), *wave()[:4], cancel()))
+    assert compose(recalled, [closing], 1) is None
+    assert compose(recalled, [opening], 1) is None
+    assert compose(first_epoch("q", "i", (1, 0)), [opening], 1) is None
+    assert compose(first_epoch("q", "i", (0, 0)), [after(mslb(), *asked(), *wave()[:4])], 1) is None
+    assert compose(first_epoch("q", "i", (0, 0)), [closing], 1) is None
+    held = after(mslb(), *asked(), *wave()[:4], cancel(), way_back(joined=False)[0])
+    joined = replace(recalled, moves=(replace(recalled.moves[0], way=Way.JOINED),))
+    assert compose(joined, [held], 1) is None
+
+
+def test_a_parallel_track_ends_at_either_worker() -> None:
+    opened = after(ptlb(), *asked(), WaveAllowed(migration=M, groups=(0,), epoch=2))
+    purged = after(opened, AllOldPurged(migration=M, wave=1, epoch=3), Proceed(migration=M, wave=1, epoch=3))
+    cancelled = after(opened, cancel(), Returned(migration=M, wave=1, epoch=3))
+    for migration, owner in ((purged, 1), (cancelled, 0)):
+        epoch = epochs_of(opened, migration)
+        assert (epoch.owners, epoch.moves) == ((owner, 0), ())
 
 
 def test_a_question_leaves_out_what_others_move() -> None:

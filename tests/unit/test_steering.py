@@ -10,21 +10,28 @@ import pytest
 from balancing.committed import CommittedBatch
 from balancing.happenings import (
     BatchCommitted,
+    BatchesMissed,
     CancelAsked,
     Happening,
     Led,
     Loaded,
+    LoadWeighed,
     MovesAsked,
+    Proposed,
     QueryRuns,
     QueryStopped,
     RecordsLost,
     RequestFailed,
     TurnEnds,
 )
-from balancing.instructions import Hold, Instruction, Notice, PublishEpoch, Write
+from balancing.instructions import Hold, Instruction, Notice, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
+from balancing.policies import Level
+from balancing.proposal import make_proposal
 from balancing.protocols import Migration, Request, State, Wave
 from balancing.requests import CancelRequest, MoveRequest, RebalanceRequest, requested
+from balancing.rules import Rules
+from balancing.settings import Settings
 from balancing.situation import Situation
 from balancing.steering import NotSteered, Steering
 from manager.journal import operations_of
@@ -221,3 +228,82 @@ def test_what_is_shipped_takes_up_the_room_of_other_waves(state: State) -> None:
     )
     opened = [each.point for each in writes(steering(shipped, next_one).handle(ends(load=load)))]
     assert opened == (["mslb:3"] if state == State.RECEIVED else [])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [((), "rolled-back"), (("committed", "committed"), "committed"), (("committed", ""), None), (("",), None)],
+)
+def test_a_rebalance_is_over_with_the_last_of_its_migrations(outcomes: tuple[str, ...], state: str | None) -> None:
+    parts = {f"m{index}": migration(f"m{index}", outcome=outcome) for index, outcome in enumerate(outcomes)}
+    running = replace(requested(asked().request), state="running", migrations=("m0", "m1"))
+    loaded = Loaded(now_ms=9, bound=FIRST, migrations=parts, rebalances={"r1": running})
+    found = steering().handle(loaded)
+    closed = [record.state for write in writes(found) for record in write.rebalances]
+    assert closed == ([] if state is None else [state])
+    assert [each.id for each in found[-1].then.rebalances] == (["r1"] if state is None else [])
+
+
+def test_a_rebalance_goes_on_while_one_of_its_migrations_does() -> None:
+    running = replace(requested(asked().request), state="running", migrations=("m1", "m2"))
+    mine = {"rebalance": running.id}
+    both = steering(migration("m1", **mine), migration("m2", State.NEW, 1, **mine), rebalances=(running,))
+
+    def cancelled(steered: Steering, name: str) -> Write:
+        request = CancelRequest(id="c", query="q", migration=name, by="me")
+        return writes(steered.handle(CancelAsked(now_ms=9, request=request, text="text")))[-1]
+
+    first = cancelled(both, "m1")
+    assert (first.rebalances, first.then.rebalances) == ((), (running,))
+    last = cancelled(first.then, "m2")
+    assert ([each.state for each in last.rebalances], last.then.rebalances) == (["rolled-back"], ())
+
+
+def test_batches_that_were_missed_are_audited() -> None:
+    move = Move(id="m1.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=2)
+    batch = CommittedBatch(batch=8, bound=FIRST.successor((0, 0, 1), moves=(move,)), at_ms=5, reports={})
+    missed = BatchesMissed(now_ms=9, batches=(batch,), workers=2)
+    (write,) = writes(steering(migration("m1", State.DUPLICATING)).handle(missed))
+    assert write.migrations[0].audit.opened
+
+
+# -- the balancer's own moves
+
+AUTOMATIC = Settings(auto=True, start_ratio=1.2, stop_ratio=1.1, min_batches=5)
+UNEVEN = snapshot([0] * 10 + [1] * 10, [7.5e7] * 10 + [2.5e7] * 10, ["a", "b"])
+
+
+def proposed(**changes: Any) -> Proposed:
+    (propose,) = steering().handle(LoadWeighed(now_ms=9, settings=AUTOMATIC, snapshot=UNEVEN))
+    assert isinstance(propose, Propose)
+    owned = replace(first_epoch("q", "i", UNEVEN.owners), number=UNEVEN.epoch)
+    return Proposed(
+        now_ms=9,
+        decision=propose.decision,
+        proposal=make_proposal(UNEVEN, Level(), AUTOMATIC, id="p"),
+        settings=AUTOMATIC,
+        situation=situation(owned, **changes),
+        snapshot=UNEVEN,
+        request_id="auto-1",
+    )
+
+
+def test_the_balancer_acts_on_its_proposal() -> None:
+    (write,) = writes(steering().handle(proposed()))
+    assert (write.point, [each.id for each in write.rebalances]) == ("rebalance", ["auto-1"])
+
+
+@pytest.mark.parametrize("changes", [{"stopped": True}, {"rules": Rules(excluded=frozenset({1}))}])
+def test_the_balancer_is_refused_like_everybody(changes: dict[str, Any]) -> None:
+    (write,) = writes(steering().handle(proposed(**changes)))
+    assert ([notice.kind for notice in write.events], write.then.migrations) == (["refused"], ())
+
+
+def test_nothing_follows_from_a_load_that_was_not_measured() -> None:
+    assert steering().handle(LoadWeighed(now_ms=9, settings=AUTOMATIC, snapshot=None)) == []
+
+
+def test_a_proposal_that_nobody_knows_is_refused() -> None:
+    request = replace(asked().request, proposal="p")
+    (write,) = writes(steering().handle(asked(request=request)))
+    assert (write.rebalances[0].state, write.then.migrations) == ("refused", ())
