@@ -246,8 +246,8 @@ def test_a_rebalance_is_over_with_the_last_of_its_migrations(outcomes: tuple[str
 
 def test_a_rebalance_goes_on_while_one_of_its_migrations_does() -> None:
     running = replace(requested(asked().request), state="running", migrations=("m1", "m2"))
-    mine = {"rebalance": running.id}
-    both = steering(migration("m1", **mine), migration("m2", State.NEW, 1, **mine), rebalances=(running,))
+    mine: dict[str, Any] = {"rebalance": running.id}
+    both = steering(migration("m1", State.NEW, **mine), migration("m2", State.NEW, 1, **mine), rebalances=(running,))
 
     def cancelled(steered: Steering, name: str) -> Write:
         request = CancelRequest(id="c", query="q", migration=name, by="me")
