@@ -54,7 +54,7 @@ def _waits_for_event_time(migration: Migration) -> bool:
 
 def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
     left_s = eta_s(migration, now_ms, track_s)
-    verdict = migration.audit.verdict()
+    verdict = migration.verdict()
     return {
         "id": migration.id,
         "query": migration.query,
@@ -127,5 +127,6 @@ def _verdict(migrations: Iterable[Json]) -> Json:
         "checked_rows": sum(each["checked_rows"] for each in audits),
         "unchecked_batches": sum(each["unchecked_batches"] for each in audits),
         "problems": [problem for each in audits for problem in each["problems"]],
+        "finished": all(each["finished"] for each in audits),
         "clean": all(each["clean"] for each in audits),
     }

@@ -85,6 +85,7 @@ def build_join(
         result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
         frames_out=not transport.leaves_as_rows(travelling),
+        attempts=session.task_attempts(spark),
         rebuild=rebuild,
     )
     output = FRAMES_OUTPUT if task.frames_out else travelling

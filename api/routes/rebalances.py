@@ -35,7 +35,14 @@ _MIGRATION: Json = {
     "eta_s": 3.1,
     "can_be_cancelled": True,
     "story": [{"at_ms": 1_767_225_600_000, "wave": 0, "step": 1, "message": "ComputePartitionsToMove"}],
-    "audit": {"lost": 0, "doubled": 0, "checked_rows": 120_331, "unchecked_batches": 0, "clean": True},
+    "audit": {
+        "lost": 0,
+        "doubled": 0,
+        "checked_rows": 120_331,
+        "unchecked_batches": 0,
+        "finished": True,
+        "clean": True,
+    },
 }
 _REBALANCE: Json = {
     "id": "r-5f0c2a9d11e8",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from balancing.audit import MigrationAudit, parse_audit
+from balancing.audit import AuditVerdict, MigrationAudit, parse_audit
 from balancing.protocols.events import (
     CancelRequested,
     Event,
@@ -161,6 +161,11 @@ class Migration:
     @property
     def done(self) -> bool:
         return bool(self.outcome)
+
+    def verdict(self) -> AuditVerdict:
+        """What its audit says. While it is under way another move may open, whatever has been checked so far."""
+        verdict = self.audit.verdict()
+        return replace(verdict, finished=verdict.finished and self.done)
 
     @property
     def wants_wave(self) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from commands.remote.client import Client, Refusal, at, from_options
 from commands.remote.follow import FAILED_STATES, follow, summary
-from commands.remote.tables import proposal_lines
+from commands.remote.tables import is_doubtful, proposal_lines
 from trimtab.errors import InvalidInput
 
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ def _to_the_end(client: Client, query: str, name: str) -> int:
         print(f"\n{name} continues in the background; to take it back: trimtab cancel {name} --query {query}")
         raise
     print(summary(ended))
-    return 1 if ended["state"] in FAILED_STATES or not ended["audit"]["clean"] else 0
+    return 1 if ended["state"] in FAILED_STATES or is_doubtful(ended["audit"]) else 0
 
 
 def _manner(options: argparse.Namespace) -> Json:

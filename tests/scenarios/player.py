@@ -5,12 +5,13 @@ Nothing happens by itself. A line says what happens next, and the trace says wha
     owners 0 0 1 1                         which worker has each group in the beginning; two workers if nothing is said
     ask m1 mslb 0 -> 1 groups 0,1          somebody asks for a move (or: share 0.5); its migration is called m1-1
     cancel m1-1                            somebody cancels
-    batch [full|corrupt|differ|gone|backwards] [mute 1] [without a task]
+    batch [full|corrupt|differ|gone|unlistable|backwards] [mute 1] [without a task]
                                            a batch is bound, run and committed, then the manager takes a turn
     batches 3                              three of them
     batch alone ...                        the same without the manager's turn
     attempt [full|corrupt]                 the next batch is tried; the attempt reports, and is not committed
-    store full|corrupt|gone for good       what befalls every attempt from now on
+    store full|corrupt|gone|unlistable for good
+                                           what befalls every attempt from now on
     turn                                   the manager takes a turn
     old batch 2                            the manager takes a turn and finds batch 2 to be the newest
     manager crashes [before|after mslb:4]  at once, or when it comes to that write

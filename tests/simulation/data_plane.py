@@ -275,7 +275,7 @@ class DataPlane:
             at_ms=time.time_ns() // 1_000_000,
             cpu_ns=int(outcome.load.rows.sum()) * CPU_NS_PER_ROW,
         )
-        report = worker_report(attempt, batch, outcome, counts)
+        report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
         return replace(report, phase_ns={}, group_bytes=[ROW_BYTES * rows for rows in report.group_state_rows])
 
     def _to_redis(self, write: Callable[[], object]) -> None:

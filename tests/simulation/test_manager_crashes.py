@@ -42,8 +42,9 @@ def test_the_next_manager_resumes(server: EmbeddedRedis, point: str) -> None:
             rebalance = await world.ended()
             assert second.leading
             assert rebalance.state == "committed"
+            await world.until(world.is_audited, "the end of its audit")
             migration = await world.migration()
-            assert migration.audit.verdict().clean
+            assert migration.verdict().clean
             assert [entry.step for entry in migration.story if entry.step] == list(
                 range(1, 9 if migration.strategy == "mslb" else 6)
             )

@@ -80,7 +80,9 @@ def test_groups_by_name(plane: DataPlane, served: Served, strategy: str) -> None
     assert steps == list(range(1, 9 if strategy == "mslb" else 6))
     times = [entry["at_ms"] for entry in migration["story"]]
     assert times == sorted(times)
-    assert done["audit"]["clean"] and (done["audit"]["lost"], done["audit"]["doubled"]) == (0, 0)
+    location = f"{BASE}/rebalances/{done['id']}"
+    until(lambda: client.get(location).json()["audit"]["finished"], plane)
+    assert client.get(location).json()["audit"]["clean"] and (done["audit"]["lost"], done["audit"]["doubled"]) == (0, 0)
     assert plane.owners[0] == 2
     assert client.get(f"{BASE}/partitions/0").json()["owner"] == 2
     assert migration["id"] in client.get(f"{BASE}/partitions/0/explain").json()["text"]
