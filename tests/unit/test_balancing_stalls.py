@@ -215,6 +215,23 @@ def test_silence_begins_when_a_worker_is_awaited() -> None:
     assert world.look(86_433, SHIPPED, workers=(0,)) == [], "awaited anew"
 
 
+def test_what_was_heard_before_a_worker_is_awaited_does_not_count() -> None:
+    world = World()
+    assert world.look(0) == world.look(40, SHIPPED, workers=(0,)) == []
+
+
+def test_reports_of_another_batch_say_nothing_about_event_time() -> None:
+    stale = {0: make_report(0, 3, 1, watermark_us=NOON_US), 1: make_report(1, 3, 1, watermark_us=NOON_US)}
+    committed = CommittedBatch(batch=4, bound=EPOCH, at_ms=0, reports=stale)
+    assert Stalls(patience_ms=30_000).look(committed, [TRACK], 86_400_000)[1] == []
+
+
+def test_a_track_without_old_rows_waits_for_none() -> None:
+    world = World()
+    world.look(0, TRACK, **OLD)
+    assert world.look(31, TRACK, **OLD, watermark_us=NOON_US + 1) == []
+
+
 def test_a_sender_that_does_not_name_groups() -> None:
     world = World()
     asking = replace(SHIPPED, first_state=State.CHOOSING, waves=(), chosen=())
