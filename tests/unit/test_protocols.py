@@ -373,6 +373,13 @@ def test_one_group_in_two_moves_is_never_published() -> None:
         compose(first_epoch("q", "i", (0,)), [first, second], 1)
 
 
+def test_an_epoch_that_cannot_follow_is_not_composed() -> None:
+    """Of a manager that has lost its lease, for example: a younger one has published the newest epoch."""
+    opening = after(mslb(), *asked(), wave()[0])
+    with pytest.raises(NotComposable, match="fencing token 1 is older than 5"):
+        compose(replace(first_epoch("q", "i", (0, 0)), fence=5), [opening], 1)
+
+
 def test_groups_of_migrations_under_way_are_taken() -> None:
     first, second = after(mslb(0), *asked(0)), replace(mslb(1, 2), id="m2")
     assert taken_groups([first, second]) == {0, 1, 2}
