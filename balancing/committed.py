@@ -41,7 +41,8 @@ class CommittedBatch:
 
     def about(self, move: Move, worker: int) -> MoveReport | None:
         """What one of its two workers says about a move, open or just closed."""
-        report, side = self.report(worker), move.side_of(worker)
-        if report is None or side is None:
+        report = self.report(worker)
+        if report is None:
             return None
+        side = move.side_of(worker)
         return next((each for each in report.moves if (each.move, each.side) == (move.id, side)), None)

@@ -50,7 +50,7 @@ for i = 8, #ARGV, 3 do
   local what, name, text = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if what == 'migration' then
     redis.call('HSET', KEYS[2], name, text)
-    if not cjson.decode(text).outcome or cjson.decode(text).outcome == '' then
+    if cjson.decode(text).outcome == '' then
       redis.call('ZREM', KEYS[4], 'migration:' .. name)
     end
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)

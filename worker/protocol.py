@@ -365,7 +365,7 @@ _EXECUTE: Final[Mapping[Action, Callable[[WorkerMoves, Role], Fact | None]]] = {
 
 def frozen_groups(roles: Iterable[Role]) -> dict[int, int]:
     """Frozen groups and their horizons."""
-    frozen = [role for role in roles if is_frozen(role.kind, role.side, role.state)]
+    frozen = [role for role in roles if is_frozen(role.state)]
     return {group: role.horizon_us for role in frozen for group in role.groups}
 
 

@@ -10,7 +10,7 @@ Steps 1 and 2 run once, step 3 and those after it once per wave; PTLB has a sing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -170,7 +170,7 @@ class Migration:
     @property
     def wants_wave(self) -> bool:
         """Whether WaveAllowed would be welcome: some groups remain and no earlier wave is under way."""
-        return not self.done and bool(self.remaining) and self.table.find(self.state, WaveAllowed) is not None
+        return bool(self.remaining) and self.table.find(self.state, WaveAllowed) is not None
 
     @property
     def busy_groups(self) -> frozenset[int]:
@@ -406,12 +406,6 @@ def taken_groups(migrations: Iterable[Migration], but: str = "") -> frozenset[in
         if migration.id != but:
             groups |= migration.busy_groups
     return frozenset(groups)
-
-
-def overlapping(groups: Collection[int], migrations: Iterable[Migration]) -> dict[str, tuple[int, ...]]:
-    """Which migrations under way have which of these groups."""
-    found = {each.id: tuple(sorted(each.busy_groups & set(groups))) for each in migrations}
-    return {name: shared for name, shared in found.items() if shared}
 
 
 def _because(problem: str) -> str:

@@ -394,6 +394,26 @@ def test_a_migration_without_a_move_is_clean() -> None:
     assert not unchecked.clean
 
 
+@pytest.mark.parametrize(
+    ("changes", "sound"),
+    [
+        ({"lost": 1}, False),
+        ({"doubled": 1}, False),
+        ({"problems": ("something",)}, False),
+        ({"unchecked_batches": 1}, False),
+        ({"finished": False}, True),
+        ({"checked_batches": 0}, True),
+    ],
+)
+def test_one_flaw_is_enough(changes: dict[str, Any], sound: bool) -> None:
+    flawless = AuditVerdict(
+        lost=0, doubled=0, checked_rows=9, checked_batches=2, unchecked_batches=0, opened=True, finished=True
+    )
+    assert flawless.sound and flawless.clean
+    flawed = replace(flawless, **changes)
+    assert (flawed.sound, flawed.clean) == (sound, False)
+
+
 def test_a_broken_worker_does_not_fill_the_journal() -> None:
     audit = added(
         BEGUN,

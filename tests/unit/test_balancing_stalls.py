@@ -186,7 +186,13 @@ def test_a_worker_that_stops_reporting_is_named_with_what_is_waited_for() -> Non
 
 
 def test_either_worker_of_a_transfer_may_be_silent_and_only_the_sender_of_a_track() -> None:
-    for state, told in ((State.DEACTIVATING, "freeze"), (State.RETURNING, "joined"), (State.RESTORING, "back")):
+    for state, told in (
+        (State.DEACTIVATING, "freeze"),
+        (State.DEACTIVATED, "pack"),
+        (State.SENDING, "pack"),
+        (State.RETURNING, "joined"),
+        (State.RESTORING, "back"),
+    ):
         world = World()
         migration = replace(SHIPPED, waves=(replace(SHIPPED.waves[0], state=state),))
         world.look(0, migration)
@@ -207,6 +213,23 @@ def test_silence_begins_when_a_worker_is_awaited() -> None:
     ended = replace(SHIPPED, outcome="committed", waves=(replace(SHIPPED.waves[0], state=State.COMMITTED),))
     assert world.look(86_432, ended, workers=(0,)) == []
     assert world.look(86_433, SHIPPED, workers=(0,)) == [], "awaited anew"
+
+
+def test_what_was_heard_before_a_worker_is_awaited_does_not_count() -> None:
+    world = World()
+    assert world.look(0) == world.look(40, SHIPPED, workers=(0,)) == []
+
+
+def test_reports_of_another_batch_say_nothing_about_event_time() -> None:
+    stale = {0: make_report(0, 3, 1, watermark_us=NOON_US), 1: make_report(1, 3, 1, watermark_us=NOON_US)}
+    committed = CommittedBatch(batch=4, bound=EPOCH, at_ms=0, reports=stale)
+    assert Stalls(patience_ms=30_000).look(committed, [TRACK], 86_400_000)[1] == []
+
+
+def test_a_track_without_old_rows_waits_for_none() -> None:
+    world = World()
+    world.look(0, TRACK, **OLD)
+    assert world.look(31, TRACK, **OLD, watermark_us=NOON_US + 1) == []
 
 
 def test_a_sender_that_does_not_name_groups() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ResponseError
 
 from balancing.instructions import Notice, Write
 from balancing.policies import Level
@@ -144,6 +145,36 @@ def test_a_lease_that_was_taken_is_not_renewed(server: EmbeddedRedis, plain: Sto
         await one.release()
         leader = await store.leader("orders")
         assert leader is not None and leader.holder == "other"
+
+    play(server, scenario)
+
+
+def test_nobody_releases_the_lease_of_another(server: EmbeddedRedis, plain: Store) -> None:
+    """Redis lost it, and by its own clock the first one still leads."""
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        plain.client.delete(redis_keys.lease("orders"))
+        assert await lease(store, "other").acquire()
+        assert one.held
+        await one.release()
+        leader = await store.leader("orders")
+        assert leader is not None and leader.holder == "other"
+
+    play(server, scenario)
+
+
+def test_what_redis_says_beside_that_is_an_error(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        journal = LeaderJournal(store.client, "orders", one)
+        plain.client.set(redis_keys.migrations("orders"), "not a hash")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await journal.write(written(migrations=(MIGRATION,)), 1)
+        plain.client.delete(redis_keys.lease("orders"))
+        await journal.write(written(), 2)  # nothing to write: nobody is asked
 
     play(server, scenario)
 
