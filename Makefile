@@ -25,7 +25,7 @@ PROJECT := $(VENV)/.project-installed
 OUTSIDE := $(VENV)/.outside-installed
 
 # Type-checked is what exists of these.
-CODE := $(wildcard trimtab split_union worker plans balancing manager api commands benchmarks examples tests)
+CODE := $(wildcard trimtab split_union worker plans balancing manager api commands benchmarks deploy examples tests)
 
 .PHONY: help
 help: ## Print the targets

@@ -169,7 +169,7 @@ def serving(url: str, directory: Path) -> Iterator[tuple[int, psutil.Process]]:
             yield int(first.partition("127.0.0.1:")[2].split()[0]), psutil.Process(server.pid)
         finally:
             server.terminate()
-            server.wait(10)
+            server.wait(60)  # it gives open streams some seconds, and the machine may be busy
             if server.stdout is not None:
                 server.stdout.close()
 

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.outside.tools import ToolMissing
+
 Scheme = Literal["light", "dark"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -27,10 +29,6 @@ FLAGS: Final = (
     "--force-color-profile=srgb",
 )
 WAIT_MS: Final = 30_000
-
-
-class ToolMissing(Exception):
-    """What these tests need is not there and cannot be installed from here."""
 
 
 def chromium() -> str:
