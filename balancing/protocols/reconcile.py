@@ -67,13 +67,14 @@ def _wave(
     if move is not None:
         return _as_the_move_goes(wave, move, bound, number)
     others = _moved_by_others(migration, wave.groups, bound)
-    if others and not wave.was_open:
+    arrived = bound.number > wave.seen and owners == {migration.receiver}
+    if others and not wave.was_open and not arrived:
         # Let in while the journal did not know of them. It cannot be opened, and would keep all epochs from being made.
         return replace(wave, state=State.ROLLED_BACK, seen=bound.number), f"wave {number} cannot be opened: {others}"
     # Closed as it was to be closed: `observe` says so.
     if bound.number <= wave.seen or owners == {migration.awaited_owner(wave)}:
         return wave, ""
-    if owners == {migration.receiver}:
+    if arrived:
         return replace(wave, state=State.COMMITTED, seen=bound.number), f"wave {number} is the receiver's already"
     if owners == {migration.sender} and not wave.was_open:
         return wave, ""

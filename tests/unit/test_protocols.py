@@ -496,6 +496,16 @@ def test_what_has_ended_is_not_reconciled() -> None:
     assert reconcile([ended], first_epoch("q", "another", (0, 0)), 0) == []
 
 
+def test_groups_that_arrived_and_go_on_by_another_migration_are_committed() -> None:
+    """The journal forgot that the wave was opened at all; since then its groups came to the receiver and left again."""
+    behind = after(mslb(), *asked(), wave()[0])
+    onward = replace(after(mslb(), *asked(), wave()[0]), id="onward", sender=1, receiver=0)
+    bound = compose(replace(first_epoch("q", "i", (1, 0)), number=9), [onward], 1)
+    assert bound is not None and bound.moving[0].migration == "onward"
+    (ended,) = journaled(reconcile([behind], bound, 0))
+    assert ended.outcome == "committed"
+
+
 def test_another_life_of_the_query_ends_its_migrations() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
