@@ -204,8 +204,10 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, now_ms: int)
             created_ms=now_ms,
             audit=MigrationAudit(unchecked_batches=1),  # at least: nobody knows what came before
         )
-    # It goes on: what it had ended for, in a journal that is behind or ahead, is not why it ends.
-    problem = migration.problem if move.way != Way.THERE else ""
     waves = migration.waves[: move.wave - 1]
-    reopened = replace(migration, outcome="", adopted=True, remaining=(), problem=problem, waves=waves)
-    return _with_open_wave(reopened, move, bound)
+    adopted = _with_open_wave(replace(migration, outcome="", adopted=True, remaining=(), waves=waves), move, bound)
+    under_way = {group for wave in adopted.waves for group in wave.groups}
+    if move.way != Way.THERE or not under_way >= set(adopted.chosen):
+        return adopted
+    # All of it is to arrive: what it had ended for, in a journal that is behind or ahead, is not why it ends.
+    return replace(adopted, problem="")

@@ -548,6 +548,9 @@ def test_a_cancelled_migration_that_is_adopted_again_goes_on_without_the_reason_
     back = after(mslb(), *asked(), *wave()[:4], cancel())
     (returning,) = journaled(adopt(epochs_of(opening, back), [cancelled], 5))
     assert (returning.state, returning.problem) == (State.RETURNING, cancelled.problem)
+    first_of_two = after(mslb(0, 1), *asked(0, 1), wave(1, 0)[0])
+    (in_part,) = journaled(adopt(epochs_of(first_of_two), [after(mslb(0, 1), *asked(0, 1), cancel())], 5))
+    assert in_part.problem == cancelled.problem, "the second group stays, and this is why"
 
 
 def test_a_journal_behind_a_recall_catches_up() -> None:
