@@ -44,6 +44,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,  # a path that is not there is answered with 404, not with another path
     )
     app.state.backend = backend
     for module in (queries, live, proposals, rebalances, settings, explain, events, session, admin, health, metrics):
