@@ -41,6 +41,8 @@ Entry = TypeVar("Entry")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
+MOMENT_MAX_MS: Final = 253_402_214_400_000
+"""The last day of the year 9999: clocks of terminals and browsers end there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             decode_responses=True,
+            encoding_errors="replace",  # one entry of somebody else's must not keep all others from being read
             retry=Retry(NoBackoff(), 0),
             max_connections=CONNECTIONS_MAX,
         )
@@ -186,7 +189,8 @@ class ManagerStore:
         return likely(_reports(await self._redis.hgetall(redis_keys.latest_reports(query))))
 
     async def alarms(self, query: str) -> list[Json]:
-        return [json.loads(entry) for entry in await self._redis.lrange(redis_keys.alarms(query), 0, -1)]
+        """Newest first; those that somebody else wrote are passed over."""
+        return _listed(await self._redis.lrange(redis_keys.alarms(query), 0, -1), _alarm)
 
     async def alarm(self, query: str, kind: str, text: str) -> None:
         entry = json.dumps({"at_ms": now_ms(), "kind": kind, "text": text})
@@ -337,7 +341,8 @@ class ManagerStore:
     async def decision(self, query: str) -> Json | None:
         """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
         text = await self._redis.get(redis_keys.decision(query))
-        return None if text is None else json.loads(text)
+        bodies = [] if text is None else _listed([text], json.loads)
+        return bodies[0] if bodies and isinstance(bodies[0], dict) else None
 
     async def trigger_state(self, query: str) -> TriggerState:
         """What the last leader's balancer remembered; nothing where this version cannot read it."""
@@ -437,11 +442,23 @@ def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
     return reports
 
 
+def _alarm(text: str) -> Json:
+    body = json.loads(text)
+    return {"at_ms": _moment(body["at_ms"]), "kind": str(body["kind"]), "text": str(body["text"])}
+
+
+def _moment(value: object) -> int:
+    """Milliseconds that any clock can show; ValueError for others."""
+    if not isinstance(value, int) or not 0 <= value < MOMENT_MAX_MS:
+        raise ValueError(f"{value!r} is not a time")
+    return value
+
+
 def _event(entry: tuple[str, dict[str, str]]) -> StreamEvent:
     name, fields = entry
     try:
         body = json.loads(fields["event"])
-        at_ms, kind, text, data = int(body["at_ms"]), str(body["kind"]), str(body["text"]), body.get("data", {})
+        at_ms, kind, text, data = _moment(body["at_ms"]), str(body["kind"]), str(body["text"]), body.get("data", {})
     except (KeyError, TypeError, ValueError, AttributeError):
         # Another version wrote it, or somebody else: those after it are to be read nevertheless.
         at_ms, kind, text, data = int(name.partition("-")[0]), "unreadable", "an event that cannot be read", {}

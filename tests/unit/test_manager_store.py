@@ -323,6 +323,23 @@ def test_what_cannot_be_read_is_not_there(server: EmbeddedRedis, plain: Store) -
     play(server, scenario)
 
 
+def test_entries_of_somebody_else_do_not_hide_the_others(server: EmbeddedRedis, plain: Store) -> None:
+    plain.client.sadd(redis_keys.QUERIES, b"caf\xe9", "orders")
+    alarms = ["not JSON", '{"at_ms": 1e20, "kind": "k", "text": "t"}', '{"at_ms": 5, "kind": "k", "text": "t"}', "[]"]
+    plain.client.rpush(redis_keys.alarms("orders"), *alarms)
+    plain.client.set(redis_keys.decision("orders"), "[1")
+    plain.client.xadd(redis_keys.events("orders"), {"event": '{"at_ms": 9000000000000000, "kind": "k", "text": "t"}'})
+
+    async def scenario(store: ManagerStore) -> None:
+        assert "orders" in await store.queries()
+        assert await store.alarms("orders") == [{"at_ms": 5, "kind": "k", "text": "t"}]
+        assert await store.decision("orders") is None
+        (event,) = await store.newest_events("orders")
+        assert event.kind == "unreadable"
+
+    play(server, scenario)
+
+
 def test_records_are_read_at_one_moment_and_unreadable_ones_are_named(server: EmbeddedRedis, plain: Store) -> None:
     """The leader raises an alarm for those that nobody will look after; readers do without them."""
 
