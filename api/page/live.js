@@ -35,9 +35,10 @@ export class LiveQuery extends EventTarget {
     this.#wake?.();
   }
 
-  /** Try at once, not when the wait is over. */
+  /** Try at once: not when the wait is over, and although the server has refused. */
   again() {
-    this.#wake?.();
+    if (this.status === "refused") this.#run();
+    else this.#wake?.();
   }
 
   async #run() {
@@ -52,7 +53,8 @@ export class LiveQuery extends EventTarget {
       } catch (error) {
         if (this.#stop.signal.aborted) return;
         this.problem = error;
-        if (error instanceof Problem && [401, 403, 404].includes(error.status)) return this.#tell("refused");
+        // A query that is not there may come back: a Redis that lost it gets it from its driver.
+        if (error instanceof Problem && [401, 403].includes(error.status)) return this.#tell("refused");
       }
       if (this.#stop.signal.aborted) return;
       if (this.problem instanceof Gap) continue;
