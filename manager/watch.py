@@ -95,6 +95,10 @@ class Watch:
             self.bound = None
             return []
         self.bound = await self._epoch(heartbeat.epoch, heartbeat.digest)
+        if self.bound is not None:
+            # Another life of the query counts its epochs from the beginning.
+            incarnation = self.bound.incarnation
+            self._epochs = {number: each for number, each in self._epochs.items() if each.incarnation == incarnation}
         if self.bound is None:
             # Redis has lost it; the control source puts it back.
             return []
@@ -218,7 +222,10 @@ class Watch:
     async def _epoch_of(self, reports: Iterable[WorkerReport]) -> Epoch | None:
         """The epoch that these reports of one batch name; None where they disagree, or Redis does not have it."""
         numbers = {report.epoch for report in reports}
-        return await self._epoch(numbers.pop()) if len(numbers) == 1 else None
+        epoch = await self._epoch(numbers.pop()) if len(numbers) == 1 else None
+        # Reports and epochs of an earlier life of the query, with another checkpoint, stay in Redis for a while.
+        same_life = epoch is not None and self.bound is not None and epoch.incarnation == self.bound.incarnation
+        return epoch if same_life else None
 
     def _weigh(self, batch: CommittedBatch) -> None:
         """Every committed batch goes into the load model."""

@@ -55,6 +55,11 @@ class ProgressListener(StreamingQueryListener):
         self._joins[query] = _Join(store, Checkpoint(checkpoint))
         self._names.clear()
 
+    def forget(self, query: str) -> None:
+        """Tell no more of this join: its Redis may end before Spark has told of its last batch."""
+        self._joins.pop(query, None)
+        self._names.clear()
+
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Nothing is known about it yet."""
 
@@ -72,8 +77,9 @@ class ProgressListener(StreamingQueryListener):
             entry = bound_entry(progress)
             batch = None if entry is None else parse_driver_progress(progress)
             query = "" if entry is None or batch is None else self._query_of(entry)
-            if query and batch is not None:
-                self._joins[query].store.progress(query, batch)
+            join = self._joins.get(query)
+            if join is not None and batch is not None:
+                join.store.progress(query, batch)
                 self._warned = False
         except (redis.RedisError, OSError) as error:
             self._quiet_until = self._clock() + QUIET_S
@@ -106,6 +112,13 @@ class ProgressListener(StreamingQueryListener):
 
 
 _LISTENERS: WeakKeyDictionary[SparkSession, ProgressListener] = WeakKeyDictionary()
+
+
+def forget(spark: SparkSession, query: str) -> None:
+    """The join is over, for whoever ends its Redis with it."""
+    listener = _LISTENERS.get(spark)
+    if listener is not None:
+        listener.forget(query)
 
 
 def listen(spark: SparkSession, query: str, store: Store, checkpoint: str) -> None:

@@ -107,6 +107,7 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from commands.runner.build import build_join, build_writer
     from commands.runner.failures import root_cause
     from commands.runner.sink_log import supersede_unfinished
+    from split_union import progress
 
     with _redis(job, tell=options.progress) as url:
         result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
@@ -117,6 +118,8 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
             _watch(query, options, stop)
         except (PySparkException, Py4JError) as error:
             raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+        finally:
+            progress.forget(spark, job.query.name)
 
 
 @contextlib.contextmanager
