@@ -257,7 +257,7 @@ def test_a_stopped_query_parks_its_migrations(server: EmbeddedRedis, raw: redis.
             async def parked() -> bool:
                 return any(event.kind == "parked" for event in await world.store.newest_events(world.query))
 
-            runner = world.manager("m", hook, heartbeat_max_ms=100)
+            runner = world.manager("m", hook, heartbeat_max_ms=600)
             await world.ask(move(), strategy=point.split(":")[1])
             await world.until(parked, "parking")
             assert runner.leading and not runner.problem
