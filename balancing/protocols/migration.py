@@ -150,8 +150,14 @@ class Migration:
 
     @property
     def state(self) -> State:
-        """Of the newest wave, or of the migration while it has none."""
-        return self.waves[-1].state if self.waves else self.first_state
+        """Of the wave under way, else of the newest one, or of the migration while it has none."""
+        return self.waves[self._current_wave - 1].state if self.waves else self.first_state
+
+    @property
+    def _current_wave(self) -> int:
+        """The newest that is under way. A later one may have been given up meanwhile (reconcile.py)."""
+        under_way = [number for number, wave in enumerate(self.waves, 1) if not wave.final]
+        return under_way[-1] if under_way else len(self.waves)
 
     @property
     def step(self) -> int:
@@ -283,14 +289,14 @@ class Migration:
             return [Tell("refused", text, self.id)]
         if state in self.table.refusing:
             changed = replace(self, remaining=(), problem=self.problem or cause)
-            return changed._ended()._stepped(event, Row(state, CancelRequested, state, 0, "Cancel"), len(self.waves))
+            return changed._ended()._stepped(event, Row(state, CancelRequested, state, 0, "Cancel"), self._current_wave)
         row = self.table.find(state, CancelRequested)
         if row is None:
             return [] if self.table.ignores(state, CancelRequested) else self._impossible(event)
         changed = replace(self, remaining=(), problem=self.problem or cause)
         if not self.waves:
             return changed._as_a_whole(event, row)
-        return changed._in_wave(replace(event, wave=len(self.waves)), row)
+        return changed._in_wave(replace(event, wave=self._current_wave), row)
 
     def with_wave(self, number: int, wave: Wave, *, problem: str = "") -> Migration:
         """With another wave `number`. One that goes back takes those not yet begun with it."""

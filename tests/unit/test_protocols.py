@@ -506,6 +506,16 @@ def test_groups_that_arrived_and_go_on_by_another_migration_are_committed() -> N
     assert ended.outcome == "committed"
 
 
+def test_a_cancel_reaches_the_wave_under_way_behind_one_that_was_given_up() -> None:
+    first = after(mslb(0, 1), *asked(0, 1), *wave(1, 0)[:2])
+    given_up = first.with_wave(
+        2, Wave(groups=(1,), state=State.ROLLED_BACK, seen=1), problem="group 1 is in another move"
+    )
+    assert not given_up.done and given_up.state == first.state
+    (step, *_) = given_up.handle(cancel())
+    assert isinstance(step, JournalStep) and step.migration.waves[0].state == State.RETURNING
+
+
 def test_another_life_of_the_query_ends_its_migrations() -> None:
     migration = after(mslb(), *asked(), wave()[0])
     (ended,) = journaled(reconcile([migration], first_epoch("q", "another", (0, 0)), 0))
