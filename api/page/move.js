@@ -80,7 +80,8 @@ function audit(verdict) {
   if (verdict.clean) return el("span", { class: "good-text" }, `✓ lost 0, doubled 0; ${count(verdict.checked_rows)} rows checked`);
   const bad = verdict.lost > 0 || verdict.doubled > 0 || problems.length > 0;
   const unchecked = verdict.unchecked_batches ? `; ${plural(verdict.unchecked_batches, "batch", "batches")} unchecked` : "";
-  return el("span", { class: bad ? "bad-text" : "muted" }, `lost ${whole(verdict.lost)}, doubled ${whole(verdict.doubled)}; ${count(verdict.checked_rows)} rows checked${unchecked}`, problems.length ? [" ", theirs(problems[0])] : null);
+  const soFar = verdict.finished ? "" : " so far";
+  return el("span", { class: bad ? "bad-text" : "muted" }, `lost ${whole(verdict.lost)}, doubled ${whole(verdict.doubled)}${soFar}; ${count(verdict.checked_rows)} rows checked${unchecked}`, problems.length ? [" ", theirs(problems[0])] : null);
 }
 
 async function stop(query, id) {

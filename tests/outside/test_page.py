@@ -110,7 +110,8 @@ def test_from_a_click_to_committed(browser: Browser) -> None:
         page.wait_for_selector(".move")
         expect(page.locator(".move .chip").first).to_have_text("committed", timeout=60_000)
         expect(page.locator(".steps li.done")).not_to_have_count(0)
-        assert page.locator(".move").first.locator(".good-text").count() == 1  # the audit is clean
+        # The audit is clean, once it has looked at the batches after the close.
+        expect(page.locator(".move").first.locator(".good-text")).to_have_count(1, timeout=60_000)
         wait_for(lambda: float(page.locator(".imbalance .tile-value").inner_text()) < 1.2, "the load is level")
         # A colleague opens the same proposal, and sees that its time is over.
         page.goto(address)
