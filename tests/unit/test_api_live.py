@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
@@ -38,19 +37,13 @@ SKEW = (9, 1, 1, 6, 1, 1)
 Json = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
-
-
 @pytest.fixture
-def plane(redis_server: EmbeddedRedis) -> DataPlane:
-    cleared(redis_server.url)
-    plane = DataPlane(redis_server.url, weights=SKEW)
+def plane(server: EmbeddedRedis) -> DataPlane:
+    cleared(server.url)
+    plane = DataPlane(server.url, weights=SKEW)
     for _ in range(8):
         plane.step()
-    measured(redis_server.url)
+    measured(server.url)
     return plane
 
 
@@ -91,10 +84,8 @@ class Follower(threading.Thread):
         assert not self.is_alive()
 
 
-def test_a_rebalance_is_seen_live_from_the_first_step_to_the_outcome(
-    plane: DataPlane, redis_server: EmbeddedRedis
-) -> None:
-    with Served(redis_server.url, manager=True) as served:
+def test_a_rebalance_is_seen_live_from_the_first_step_to_the_outcome(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url, manager=True) as served:
         client = served.client("operate")
         follower = Follower(served.client("read"))
         follower.start()
@@ -136,10 +127,10 @@ def test_a_rebalance_is_seen_live_from_the_first_step_to_the_outcome(
 
 
 def test_a_front_page_without_measurements_or_with_a_query_that_is_unknown(
-    plane: DataPlane, redis_server: EmbeddedRedis
+    plane: DataPlane, server: EmbeddedRedis
 ) -> None:
     plane.store.client.delete(redis_keys.snapshot("orders"), redis_keys.latest_reports("orders"))
-    with Served(redis_server.url) as served:
+    with Served(server.url) as served:
         client = served.client("read")
         front = client.get(f"{BASE}/front").json()
         assert (front["seq"], front["imbalance"]["ratio"], front["loads"]) == (0, None, [])
@@ -150,10 +141,10 @@ def test_a_front_page_without_measurements_or_with_a_query_that_is_unknown(
 
 
 def test_clients_hold_no_connection_to_redis_and_the_reader_ends_after_the_last(
-    plane: DataPlane, redis_server: EmbeddedRedis
+    plane: DataPlane, server: EmbeddedRedis
 ) -> None:
     async def follow() -> None:
-        store = ManagerStore(redis_server.url)
+        store = ManagerStore(server.url)
         streams = LiveStreams(store)
         followers = [await streams.follow_events("orders", "k", None) for _ in range(200)]
         for each in followers:
@@ -174,12 +165,12 @@ def test_clients_hold_no_connection_to_redis_and_the_reader_ends_after_the_last(
 
 
 def test_a_client_that_comes_back_misses_nothing_and_hears_nothing_twice(
-    plane: DataPlane, redis_server: EmbeddedRedis
+    plane: DataPlane, server: EmbeddedRedis
 ) -> None:
     names = [add_event(plane, f"event {number}") for number in range(1200)]
 
     async def follow() -> None:
-        store = ManagerStore(redis_server.url)
+        store = ManagerStore(server.url)
         streams = LiveStreams(store)
         heard: list[str] = []
         # Somebody else is there already: the reader has gone on.
@@ -213,8 +204,8 @@ def test_a_slow_client_is_told_and_dropped() -> None:
     asyncio.run(fill())
 
 
-def test_a_client_that_reads_nothing_does_not_hold_up_the_others(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    with Served(redis_server.url) as served, closing(socket.socket()) as slow:
+def test_a_client_that_reads_nothing_does_not_hold_up_the_others(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served, closing(socket.socket()) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, port = served.url.removeprefix("http://").split(":")
         slow.connect((host, int(port)))
@@ -262,14 +253,14 @@ def test_a_revoked_key_and_a_lost_redis_end_the_stream() -> None:
                 assert [line for line in rest if line][-1].startswith(": Redis does not answer")
 
 
-def test_a_disconnected_client_leaves_its_place(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    with Served(redis_server.url) as served:
+def test_a_disconnected_client_leaves_its_place(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served:
         client = served.client("read")
         for _ in range(3):
             with client.stream("GET", f"{BASE}/live") as answer:
                 assert next(answer.iter_lines()) == "retry: 2000"
         # The reader asks Redis four times a second while there is somebody, and not at all afterwards.
-        until(lambda: not _reads(redis_server.url))
+        until(lambda: not _reads(server.url))
 
 
 def _reads(url: str) -> bool:
@@ -370,20 +361,18 @@ def test_why_nothing_moves_in_words() -> None:
     assert why_now(stopped, load, on, resting, None, 0)["code"] == "stopped"
 
 
-def test_the_document_as_json_for_those_who_want_no_stream(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    with Served(redis_server.url) as served:
+def test_the_document_as_json_for_those_who_want_no_stream(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served:
         client = served.client("read")
         live = client.get(f"{BASE}/live", headers={"Accept": "application/json"}).json()
         assert live.keys() == client.get(f"{BASE}/front").json().keys()
 
 
-def test_a_leader_dies_in_the_middle_of_a_move_and_the_page_goes_on(
-    plane: DataPlane, redis_server: EmbeddedRedis
-) -> None:
+def test_a_leader_dies_in_the_middle_of_a_move_and_the_page_goes_on(plane: DataPlane, server: EmbeddedRedis) -> None:
     """The instance that the page talks to takes over. The stream does not even end."""
-    with Served(redis_server.url, manager=True) as leading:
+    with Served(server.url, manager=True) as leading:
         until(lambda: leading.client("read").get(BASE).json()["manager"] is not None, plane)
-        with Served(redis_server.url, manager=True) as standby:
+        with Served(server.url, manager=True) as standby:
             follower = Follower(standby.client("read"))
             follower.start()
             until(lambda: bool(follower.document), plane)
@@ -408,7 +397,7 @@ def test_a_leader_dies_in_the_middle_of_a_move_and_the_page_goes_on(
     assert plane.verdict() == (0, 0)
 
 
-def test_an_event_that_somebody_else_wrote(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+def test_an_event_that_somebody_else_wrote(plane: DataPlane, server: EmbeddedRedis) -> None:
     """It neither ends the stream nor begins fields of its own."""
     first = add_event(plane, "before")
     key = redis_keys.events("orders")
@@ -417,7 +406,7 @@ def test_an_event_that_somebody_else_wrote(plane: DataPlane, redis_server: Embed
     for fields in entries:
         plane.store.client.xadd(key, fields)
     last = add_event(plane, "after")
-    with Served(redis_server.url) as served:
+    with Served(server.url) as served:
         client = served.client("read")
         lines = []
         with client.stream("GET", f"{BASE}/events", headers={"Last-Event-ID": first}) as answer:

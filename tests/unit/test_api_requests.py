@@ -29,34 +29,28 @@ BASE = "/v1/queries/orders"
 SKEW = (9, 1, 1, 6, 1, 1)
 
 
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
-
-
 @pytest.fixture
-def plane(redis_server: EmbeddedRedis) -> DataPlane:
-    cleared(redis_server.url)
-    plane = DataPlane(redis_server.url, weights=SKEW)
+def plane(server: EmbeddedRedis) -> DataPlane:
+    cleared(server.url)
+    plane = DataPlane(server.url, weights=SKEW)
     for _ in range(8):
         plane.step()
     return plane
 
 
 @pytest.fixture
-def served(redis_server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
+def served(server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
     """With a manager."""
-    measured(redis_server.url)
-    with Served(redis_server.url, manager=True) as running:
+    measured(server.url)
+    with Served(server.url, manager=True) as running:
         yield running
 
 
 @pytest.fixture
-def unmanaged(redis_server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
+def unmanaged(server: EmbeddedRedis, plane: DataPlane) -> Iterator[Served]:
     """Without a manager: requests stay in the list."""
-    measured(redis_server.url)
-    with Served(redis_server.url) as running:
+    measured(server.url)
+    with Served(server.url) as running:
         yield running
 
 
@@ -378,9 +372,9 @@ def test_events_as_they_come_and_from_where_one_was(plane: DataPlane, served: Se
     assert first == f"id: {heard[1][0]}"
 
 
-def test_open_event_streams_do_not_keep_the_server_from_ending(redis_server: EmbeddedRedis, plane: DataPlane) -> None:
-    measured(redis_server.url)
-    with Served(redis_server.url) as served:
+def test_open_event_streams_do_not_keep_the_server_from_ending(server: EmbeddedRedis, plane: DataPlane) -> None:
+    measured(server.url)
+    with Served(server.url) as served:
         # A client that `Served` does not know, so that it stays connected to the end.
         client = httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {served.key('read')}"})
         stream = client.stream("GET", f"{BASE}/events", timeout=20)

@@ -15,23 +15,17 @@ PATH = "/v1/queries/orders/proposals"
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def plane(redis_server: EmbeddedRedis) -> DataPlane:
-    plane = DataPlane(redis_server.url, weights=(9, 1, 1, 6, 1, 1, 4, 2, 1), partitions=9, executors=3)
+def plane(server: EmbeddedRedis) -> DataPlane:
+    plane = DataPlane(server.url, weights=(9, 1, 1, 6, 1, 1, 4, 2, 1), partitions=9, executors=3)
     for _ in range(8):
         plane.step()
-    measured(redis_server.url)
+    measured(server.url)
     return plane
 
 
 @pytest.fixture(scope="module")
-def served(plane: DataPlane, redis_server: EmbeddedRedis) -> Iterator[Served]:
-    with Served(redis_server.url) as running:
+def served(plane: DataPlane, server: EmbeddedRedis) -> Iterator[Served]:
+    with Served(server.url) as running:
         yield running
 
 

@@ -197,22 +197,16 @@ def test_small_things() -> None:
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def plane(redis_server: EmbeddedRedis) -> DataPlane:
-    plane = DataPlane(redis_server.url)
+def plane(server: EmbeddedRedis) -> DataPlane:
+    plane = DataPlane(server.url)
     for _ in range(4):
         plane.step()
-    measured(redis_server.url)
+    measured(server.url)
     return plane
 
 
-def test_it_stays_with_a_server_that_comes_back(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    with Served(redis_server.url) as served:
+def test_it_stays_with_a_server_that_comes_back(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served:
         key, url = served.key("read"), served.url
         watching = Watching(lambda: Client(url, key), "orders")
         watching.start()
@@ -222,15 +216,15 @@ def test_it_stays_with_a_server_that_comes_back(plane: DataPlane, redis_server: 
     until(lambda: bool(watching.sight.problem))
     assert watching.sight.document is not None, "what was known stays on the screen"
     port = int(url.rpartition(":")[2])
-    with EmbeddedServer(redis_server.url, port=port, with_manager=False):
+    with EmbeddedServer(server.url, port=port, with_manager=False):
         until(lambda: not watching.sight.problem)
         plane.step()
         until(lambda: (watching.sight.document or {})["query"]["committed_batch"] == plane.committed)
         watching.end()
 
 
-def test_a_wrong_key_is_told_at_once(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
-    with Served(redis_server.url) as served:
+def test_a_wrong_key_is_told_at_once(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served:
         for key, query in (("nonsense", "orders"), (served.key("read"), "nothing")):
             watching = Watching(lambda key=key: Client(served.url, key), query)  # type: ignore[misc]
             watching.start()
@@ -243,9 +237,9 @@ def test_a_wrong_key_is_told_at_once(plane: DataPlane, redis_server: EmbeddedRed
 
 
 def test_a_pipe_and_json(
-    plane: DataPlane, redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    plane: DataPlane, server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Served(redis_server.url) as served:
+    with Served(server.url) as served:
         monkeypatch.setenv("TRIMTAB_URL", served.url)
         monkeypatch.setenv("TRIMTAB_KEY", served.key("read"))
         assert main(["top"]) == 0
@@ -255,9 +249,9 @@ def test_a_pipe_and_json(
         assert main(["top", "--query", "nothing"]) == 2
 
 
-def test_a_real_terminal(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
+def test_a_real_terminal(plane: DataPlane, server: EmbeddedRedis) -> None:
     """Keys reach it, and it leaves the terminal as it was."""
-    with Served(redis_server.url) as served:
+    with Served(server.url) as served:
         ours, theirs = pty.openpty()
         environ = os.environ | {"TERM": "xterm", "TRIMTAB_URL": served.url, "TRIMTAB_KEY": served.key("read")}
         environ |= {"LINES": "40", "COLUMNS": "120", "LC_ALL": "C.UTF-8"}
@@ -288,13 +282,13 @@ def test_a_real_terminal(plane: DataPlane, redis_server: EmbeddedRedis) -> None:
 
 
 def test_hostile_names_written_straight_into_redis(
-    plane: DataPlane, redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    plane: DataPlane, server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane.store.client.sadd(redis_keys.QUERIES, HOSTILE)
     event = {"at_ms": 1, "kind": "step", "text": HOSTILE, "data": {}}
     plane.store.client.xadd(redis_keys.events("orders"), {"event": json.dumps(event)})
     try:
-        with Served(redis_server.url) as served:
+        with Served(server.url) as served:
             monkeypatch.setenv("TRIMTAB_URL", served.url)
             monkeypatch.setenv("TRIMTAB_KEY", served.key("read"))
             for command in (["queries"], ["events", "--query", "orders"], ["top", "--query", "orders"]):
