@@ -19,7 +19,7 @@ from balancing.situation import Situation
 from manager.requests import enqueue, newest_epoch, situation
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
-from manager.store import ManagerStore
+from manager.store import ManagerStore, event_time
 from trimtab import redis_keys
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
@@ -73,8 +73,7 @@ class Backend:
 
     async def track_s(self, query: str) -> float:
         """How long old rows stay: window and lateness."""
-        definition = await self.store.definition(query) or {}
-        return float((definition.get("window") or 0) + (definition.get("lateness") or 0)) / 1e6
+        return event_time(await self.store.definition(query)).track_s
 
     async def submit(self, request: RebalanceRequest, *, single: bool) -> None:
         """Check, then hand to the leader. The leader checks again when its turn comes."""

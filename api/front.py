@@ -18,7 +18,7 @@ from balancing.situation import Situation
 from balancing.triggers import TriggerState, decide, largest_ratio
 from manager.history import load_codes, load_values
 from manager.requests import situation as situation_of
-from manager.store import Json, StreamEvent, now_ms
+from manager.store import Json, StreamEvent, event_time, now_ms
 from trimtab.reports import WorkerReport
 
 ENDED_SHOWN_MS: Final = 60_000
@@ -106,7 +106,7 @@ async def _moves(
         if member.startswith("migration:") and ended_ms > at_ms - ENDED_SHOWN_MS
     ]
     ended = await use.store.migrations_named(situation.query, names)
-    track_s = ((definition.get("window") or 0) + (definition.get("lateness") or 0)) / 1e6
+    track_s = event_time(definition).track_s
     migrations: dict[str, Migration] = {**ended, **{each.id: each for each in situation.migrations}}
     return [
         migration_view(each, at_ms, track_s) | rows_in_move(each, reports.values())

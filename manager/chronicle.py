@@ -17,6 +17,7 @@ from balancing.steering import Steering
 from balancing.triggers import largest_ratio
 from manager.history import COARSE_S, FINE_S, BatchRow, Column, load_codes, merged
 from manager.outcomes import OutcomeNote, Outcomes
+from manager.spans import BatchSpans
 
 log = logging.getLogger("trimtab.manager")
 
@@ -35,8 +36,7 @@ class Entries:
 class Chronicle:
     """One query's. `note` what happens, write `entries`, then say so with `written`."""
 
-    _ended: tuple[int, int] | None = None
-    """The newest batch with reports, and when its last report was written."""
+    _spans: BatchSpans = field(default_factory=BatchSpans)
     _unwritten: list[BatchRow] = field(default_factory=list)
     _since_fine: list[BatchRow] = field(default_factory=list)
     _since_coarse: list[Column] = field(default_factory=list)
@@ -94,16 +94,12 @@ class Chronicle:
 
     def _rows(self, batches: Iterable[CommittedBatch]) -> Iterable[BatchRow]:
         for each in batches:
-            if not each.reports or (self._ended is not None and each.batch == self._ended[0]):
+            span_ms = self._spans.span_ms(each) if each.reports else None
+            if span_ms is None:
                 continue
-            ended_ms = max(report.at_ms for report in each.reports.values())
-            before, self._ended = self._ended, (each.batch, ended_ms)
-            if before is None or each.batch < before[0]:
-                continue  # the first one: nobody knows how long it took
-            # Batches whose reports are lost took their share of the time.
-            spent_ms = max(1.0, (ended_ms - before[1]) / (each.batch - before[0]))
+            spent_ms = max(1.0, span_ms)
             yield BatchRow(
-                at_ms=ended_ms,
+                at_ms=max(report.at_ms for report in each.reports.values()),
                 batch=each.batch,
                 batch_ms=spent_ms,
                 rows_per_s=sum(sum(report.rows.values()) for report in each.reports.values()) / spent_ms * 1000,

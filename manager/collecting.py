@@ -142,9 +142,7 @@ class _Query:
         self._gauge(metrics.QUERY_UP, 1)
         self._gauge(metrics.QUERY_WORKERS, watch.workers)
         self._gauge(metrics.QUERY_PARTITIONS, len(watch.bound.owners))
-        definition = watch.definition or {}
-        window_us = (definition.get("window") or 0) + (definition.get("lateness") or 0)
-        self._gauge(metrics.QUERY_WINDOW, window_us / 1e6)
+        self._gauge(metrics.QUERY_WINDOW, watch.event_time.track_s)
         self._gauge(metrics.QUERY_BATCH, watch.committed)
         self._gauge(metrics.QUERY_EPOCH, (watch.current or watch.bound).number)
         self._gauge(metrics.QUERY_FENCE, self._runner.lease.fence)

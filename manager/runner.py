@@ -173,7 +173,6 @@ class QueryRunner:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
         await self.pen.journal.begin()
         records = await self.store.records(self.query)
-        definition = self.watch.definition or {}
         if self._loaded:
             lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
             await self.handle(lost)
@@ -186,8 +185,8 @@ class QueryRunner:
                     rebalances=records.rebalances,
                     unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
                     trigger=await self.store.trigger_state(self.query),
-                    window_us=definition.get("window") or 0,
-                    lateness_us=definition.get("lateness") or 0,
+                    window_us=self.watch.event_time.window_us,
+                    lateness_us=self.watch.event_time.lateness_us,
                 )
             )
         self._loaded = True

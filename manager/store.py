@@ -69,6 +69,24 @@ class Heartbeat:
         return silence_max_ms(least_ms, self.gap_ms)
 
 
+class EventTime(NamedTuple):
+    """How far back a query looks in event time."""
+
+    window_us: int
+    lateness_us: int
+
+    @property
+    def track_s(self) -> float:
+        """How long old rows stay."""
+        return (self.window_us + self.lateness_us) / 1e6
+
+
+def event_time(definition: Json | None) -> EventTime:
+    """Zero for what a definition does not say, or where there is none."""
+    known = definition or {}
+    return EventTime(known.get("window") or 0, known.get("lateness") or 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamEvent:
     """One entry of a query's event stream."""
