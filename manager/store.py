@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -327,19 +327,6 @@ class ManagerStore:
         """The newest events, oldest of them first."""
         entries = await self._redis.xrevrange(redis_keys.events(query), count=count)
         return [_event(entry) for entry in reversed(entries)]
-
-    async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[StreamEvent | None]:
-        """Events as they come; None whenever nothing came for a while, so that a caller can look up."""
-        if after == "$":
-            newest = await self.newest_events(query, 1)
-            after = newest[-1].id if newest else "0-0"
-        while True:
-            events = await self.events(query, after, block_ms=wait_ms)
-            if not events:
-                yield None
-            for event in events:
-                after = event.id
-                yield event
 
     # What operators set
 
