@@ -180,12 +180,14 @@ class _SparkState:
             raise CorruptState(f"the state store lists rows {key[0]}/{key[1]} but has none")
         return value[0], bytes(value[1])
 
-    def keys(self) -> set[DurableKey]:
-        return {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
+    def has_rows(self, key: DurableKey) -> bool:
+        return bool(self._rows.containsKey(key))
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        for key in sorted(self.keys()):
+        # Even the keys are for a rebuild only: Spark reads all values to list them.
+        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()}  # noqa: SIM118
+        for key in sorted(keys - {_RECORD_KEY}):
             yield key, *self.get_rows(key)
 
 
