@@ -30,6 +30,7 @@ from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
+from worker import witness
 from worker.arriving import SCHEMA, SplitCounts, read_rows
 from worker.batch import BatchInput, run_batch
 from worker.durable import Record, parse_record
@@ -121,6 +122,7 @@ class JoinWorker(StatefulProcessor):
             # Redis is told, if it is there. A report that cannot be sent is lost; the batch is not.
             attempt = self._attempt(context, cpu_ns)
             reporter(task.redis_url).send(worker_report(attempt, given, outcome, counts, self._emitted))
+        witness.prepare()
         settle()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ It costs one pass over each leaf while the worker has a role in a move, and noth
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ KEYS_OF_RESULTS: Final = 2
 KEYS_OF_ROWS: Final = 2
 COMBINATIONS_MAX: Final = 20_000
 """Of all keys that a batch looks at again: a key with more is left out."""
-FRAMES_LOOKED_UP: Final = 3
+FRAMES_LOOKED_UP: Final = 2
 """Per batch, of the newest frames and of all others each."""
 
 
@@ -47,6 +48,20 @@ class Key:
 
     code: int
     group: int
+
+
+@functools.cache
+def prepare() -> None:
+    """Load the compiled kernels, once per process: else the first batch of a move would, and take longer for it."""
+    nothing = np.empty(0, np.int64)
+    flags, groups, refs = np.zeros(1, np.bool_), np.empty(0, np.int16), np.empty(0, np.uint32)
+    counts, digests = np.zeros((3, 1), np.int64), np.zeros((3, 1), np.uint64)
+    limits, base, first = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32)
+    kernels.tally_leaf(
+        nothing, nothing, groups, refs, 0, 0, flags, first, limits, limits, base, nothing, counts, digests
+    )
+    best, code, group = np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.int16)
+    kernels.pick_keys(nothing, groups, flags, np.uint64(0), best, code, group)
 
 
 def missing_frames(engine: Engine, durable: DurableState, batch: int) -> int:
