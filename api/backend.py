@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Request
 from api.access import Caller
 from api.events import EventStreams
 from api.idempotency import KEPT_S
+from api.keys import KeyStore, OtherKeys
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
@@ -36,6 +37,11 @@ class Backend:
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     not_ready: Callable[[], str] = field(default=always_ready)
     """Why this instance's manager cannot work, or nothing."""
+    key_files: OtherKeys | None = None
+
+    @property
+    def keys(self) -> KeyStore:
+        return KeyStore(self.store.client, self.key_files)
 
     async def situation(self, query: str) -> Situation:
         """The query as it is now; 404 where there is none."""

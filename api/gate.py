@@ -51,12 +51,18 @@ class GateSettings:
 
 class Gate:
     def __init__(
-        self, app: ASGIApp, client: Redis, settings: GateSettings, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        client: Redis,
+        settings: GateSettings,
+        clock: Callable[[], float] = time.monotonic,
+        keys: KeyStore | None = None,
     ) -> None:
         self._app = app
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
-        self._keys = Gatekeeper(KeyStore(client), Buckets(settings.rates.failures_per_s), self._room, clock)
+        failures = Buckets(settings.rates.failures_per_s)
+        self._keys = Gatekeeper(keys or KeyStore(client), failures, self._room, clock)
         self._idempotency = Idempotency(client)
         self._audit = AuditLog(client)
         self._reads = Buckets(settings.rates.reads_per_s)

@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from api.backend import By, QueryName, Use
 from api.events import check_event_id, only_json
-from api.keys import KeyStore
 from api.routes.documents import answers
 
 router = APIRouter(prefix="/v1/queries", tags=["events"])
@@ -45,7 +44,7 @@ async def events(
         else:
             newest = await use.store.events(query, after, limit)
         return JSONResponse({"query": query, "events": [asdict(event) for event in newest]})
-    keys = KeyStore(use.store.client)
+    keys = use.keys
 
     async def allowed() -> bool:
         return await keys.find(by.id) is not None
