@@ -23,13 +23,14 @@ from api.app import create_app
 from api.backend import Backend, always_ready
 from api.events import EventStreams
 from api.gate import GateSettings
+from api.key_files import KeyFiles
 from api.keys import KeyStore
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
-from trimtab.store import redacted
+from trimtab.redis_access import redacted
 
 GRACE_S: Final = 5
 """How long open requests may take after a signal."""
@@ -43,6 +44,8 @@ class ServeSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = True
+    keys: Path | None = None
+    """A directory with a file for each key, beside the keys in Redis."""
     gate: GateSettings = field(default_factory=GateSettings)
 
 
@@ -108,11 +111,14 @@ async def prepared(
 
     API and manager have connections of their own: clients that follow events must not keep the manager from its lease.
     """
-    manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis)
+    files = None if settings.keys is None else KeyFiles(settings.keys, clock)
+    if files is not None:
+        files.check()
+    manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis, api=True)
     service = ManagerService(manager_store, manager)
     streams = EventStreams(api_store, clock)
     not_ready = service.not_ready if with_manager else always_ready
-    app = create_app(Backend(api_store, streams, not_ready=not_ready), settings.gate, clock)
+    app = create_app(Backend(api_store, streams, not_ready=not_ready, key_files=files), settings.gate, clock)
     try:
         if with_manager:
             await service.start()

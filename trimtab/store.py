@@ -15,6 +15,7 @@ import redis
 from trimtab import redis_keys
 from trimtab.epochs import Epoch, breaks_between, check_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
+from trimtab.redis_access import connection_options, redacted
 from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report
 
 TIMEOUT_S: Final = 0.5
@@ -82,8 +83,14 @@ class Store:
         self.url = url
         try:
             self.client: redis.Redis = redis.Redis.from_url(
-                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                decode_responses=True,
+                **connection_options(url),
             )
+        except InvalidInput:
+            raise
         except ValueError as error:
             raise InvalidInput(
                 "redis", redacted(url), str(error), "Write it as redis://HOST:PORT/DB or rediss:// for TLS."
@@ -205,9 +212,3 @@ def successor(store: Store, query: str, bound: Epoch, workers: int) -> Epoch | N
     except InvalidInput as error:
         raise CorruptState(str(error)) from None
     return following
-
-
-def redacted(url: str) -> str:
-    """The URL without its password: what may appear in messages."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://***@{tail}" if at else url

@@ -66,10 +66,11 @@ def test_it_serves_and_ends_in_order(number: signal.Signals) -> None:
         assert plane.store.client.get(redis_keys.lease("orders")) is None, "the lease was not handed back"
 
 
-def test_it_waits_for_a_redis_that_is_not_there_yet() -> None:
+def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as server:
         server.kill()
-        with serve("--redis", server.url.replace("redis://", "redis://:canary@")) as (process, said):
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url.replace("redis://", "redis://:canary@"))
+        with serve() as (process, said):
             assert "does not answer yet" in said[1]
             with httpx.Client(base_url=url_in(said), timeout=10) as client:
                 assert client.get("/healthz").status_code == 200
@@ -90,12 +91,13 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         listen("no.such.host.invalid", 0)
 
 
-def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["serve", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"]) == 2
     assert "--tls-cert" in capsys.readouterr().err
     assert main(["serve", "--tls-key", sys.executable]) == 2
     assert "Give both" in capsys.readouterr().err
-    assert main(["serve", "--redis", "http://:secret@nowhere"]) == 2
+    monkeypatch.setenv("TRIMTAB_REDIS", "http://:secret@nowhere")
+    assert main(["serve"]) == 2
     errors = capsys.readouterr().err
     assert "redis://HOST:PORT/DB" in errors and "secret" not in errors
 
