@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from trimtab import redis_keys
 from trimtab.errors import InvalidInput
+from trimtab.records import known_fields
 
 Scope = Literal["read", "operate", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -120,11 +121,11 @@ class KeyStore:
         if record is not None:  # without asking Redis: these keys work while it is away
             return record
         text = await self._client.hget(redis_keys.API_KEYS, identity)
-        return None if text is None else KeyRecord(**json.loads(text))
+        return None if text is None else _parsed(text)
 
     async def all(self) -> list[KeyRecord]:
         texts = (await self._client.hgetall(redis_keys.API_KEYS)).values()
-        stored = {record.id: record for record in (KeyRecord(**json.loads(text)) for text in texts)}
+        stored = {record.id: record for record in map(_parsed, texts)}
         return sorted({**stored, **await self.in_files()}.values(), key=lambda each: each.created_ms)
 
     async def revoke(self, name_or_id: str) -> list[KeyRecord]:
@@ -142,6 +143,10 @@ class KeyStore:
         if revoked:
             await self._client.hdel(redis_keys.API_KEYS, *(each.id for each in revoked))
         return revoked
+
+
+def _parsed(text: str | bytes) -> KeyRecord:
+    return KeyRecord(**known_fields(KeyRecord, json.loads(text)))
 
 
 def hashed(salt: str, secret: str) -> str:
