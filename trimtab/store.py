@@ -151,6 +151,11 @@ class Store:
         beat = self.client.hgetall(redis_keys.driver(query))
         return max([*spoken, int(beat.get("at_ms", 0))]), int(beat.get("gap_ms", 0))
 
+    def driver_beat(self, query: str) -> tuple[int, int]:
+        """When the query's driver last spoke (ms since 1970, 0: never), and its longest recent silence."""
+        beat = self.client.hgetall(redis_keys.driver(query))
+        return int(beat.get("at_ms", 0)), int(beat.get("gap_ms", 0))
+
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))
         return None if text is None else parse_epoch(str(text))
