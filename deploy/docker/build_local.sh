@@ -10,7 +10,8 @@ done
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} STORAGE_DRIVER=${STORAGE_DRIVER:-vfs}
 if ! buildah inspect --type image localhost/trimtab-base >/dev/null 2>&1; then
     root=$(mktemp -d)
-    trap 'rm -rf "$root"' EXIT
+    # debootstrap leaves /proc mounted if it is interrupted.
+    trap 'umount "$root/proc" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
     debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" >/dev/null
     ln -sf python3 "$root/usr/bin/python"
     rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
