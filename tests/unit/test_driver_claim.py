@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commands.runner.failures import root_cause_of_text
 from split_union import driver_claim
 from split_union.control_source import ControlReader
 from split_union.driver_claim import CHECK_S, FILE, DriverClaim, SecondDriver
@@ -108,3 +109,10 @@ def test_the_control_source_holds_the_claim(tmp_path: Path) -> None:
     with pytest.raises(SecondDriver):
         one.latestOffset(bound, None)  # type: ignore[arg-type]
     two.latestOffset(start, None)  # type: ignore[arg-type]
+
+
+def test_the_message_reaches_the_user_without_what_spark_adds() -> None:
+    told = "split_union.driver_claim.SecondDriver: checkpoint = 'x': another driver runs this query."
+    added = " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+    text = f"Traceback (most recent call last):\n  File ...\n{told}\n{added}"
+    assert root_cause_of_text(text) == told
