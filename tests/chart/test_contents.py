@@ -32,7 +32,6 @@ from trimtab import redis_access
 from trimtab.embedded.redis_server import free_port
 
 
-
 def secret(manifests: list[Manifest], name: str) -> dict[str, str]:
     return dict(named(manifests, "Secret", name)["stringData"])
 
