@@ -6,6 +6,7 @@ The last test starts the chart's Valkey, manager and helm test as processes, wit
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shlex
@@ -26,10 +27,12 @@ from commands.cli import build_parser
 from commands.environment import settings
 from commands.runner.job import load_job
 from tests.chart.rules import pods
-from tests.chart.tools import CHART, Manifest, named, of_kind, render
+from tests.chart.tools import CHART, ROOT, Manifest, named, of_kind, render
 from tests.checkers.acl_server import acl_server
 from trimtab import redis_access
 from trimtab.embedded.redis_server import free_port
+
+DEPLOY = ROOT / "deploy"
 
 
 def secret(manifests: list[Manifest], name: str) -> dict[str, str]:
@@ -85,6 +88,30 @@ def test_every_variable_is_one_that_we_read(shapes: dict[str, list[Manifest]]) -
                 assert ours <= known, name
 
 
+def test_rules_and_dashboard_are_the_ones_that_exist(shapes: dict[str, list[Manifest]]) -> None:
+    monitoring = shapes["monitoring"]
+    rules = {each["metadata"]["name"]: each["spec"] for each in of_kind(monitoring, "PrometheusRule")}
+    originals = {path.stem: path for path in (DEPLOY / "prometheus").glob("*.yml")}
+    assert rules == {f"rel-trimtab-{name}": yaml.safe_load(path.read_text()) for name, path in originals.items()}
+    dashboard = named(monitoring, "ConfigMap", "rel-trimtab-dashboard")
+    assert json.loads(dashboard["data"]["trimtab.json"]) == json.loads((DEPLOY / "grafana/trimtab.json").read_text())
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_the_job_has_the_name_that_the_rules_know(shapes: dict[str, list[Manifest]]) -> None:
+    """An alert on `up` for a job that nothing is called would fire for ever."""
+    (monitor,) = of_kind(shapes["monitoring"], "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    services = [each["metadata"]["labels"] for each in of_kind(shapes["monitoring"], "Service")]
+    (labels,) = (each for each in services if wanted.items() <= each.items())
+    named_in_rules = {
+        job
+        for rule in of_kind(shapes["monitoring"], "PrometheusRule")
+        for job in re.findall(r'job="([^"]*)"', json.dumps(rule["spec"]).replace('\\"', '"'))
+    }
+    assert {labels[monitor["spec"]["jobLabel"]]} == named_in_rules
+
+
 def test_keys_are_files_that_the_server_reads(shapes: dict[str, list[Manifest]], tmp_path: Path) -> None:
     for name, text in secret(shapes["default"], "rel-trimtab-keys").items():
         (tmp_path / name).write_text(text)
@@ -130,7 +157,6 @@ def process(command: list[str], environ: Mapping[str, str], log: Path) -> Iterat
 @pytest.mark.redis
 def test_the_release_works_as_processes(tmp_path: Path) -> None:
     manifests = render(tmp_path)
-    root = Path(__file__).parents[2]
     passwords = secret(manifests, "rel-trimtab-redis")
     for folder, contents in (("redis", passwords), ("keys", secret(manifests, "rel-trimtab-keys"))):
         (tmp_path / folder).mkdir()
@@ -151,7 +177,7 @@ def test_the_release_works_as_processes(tmp_path: Path) -> None:
             "http://rel-trimtab.streams.svc:8765": f"http://127.0.0.1:{port}",
         }
         container = of_kind(manifests, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
-        base = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(root), "HOME": str(tmp_path)}
+        base = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
         environ = {**base, **{name: placed(value, places) for name, value in environment(container).items()}}
         environ |= {"TRIMTAB_SERVE_HOST": "127.0.0.1", "TRIMTAB_SERVE_PORT": str(port)}
         environ |= {"TRIMTAB_SERVE_METRICS_HOST": "127.0.0.1", "TRIMTAB_SERVE_METRICS_PORT": str(free_port())}
