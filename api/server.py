@@ -195,11 +195,12 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     scheme = "http" if settings.tls_cert is None else "https"
     shown = redacted(settings.redis)
     lines = [f"Trimtab serves on {scheme}://{settings.host}:{port} (queries from {shown})"]
+    known = KeyStore(store.client, None if settings.keys is None else KeyFiles(settings.keys))
     try:
-        keys = await KeyStore(store.client).all()
+        keys = await known.all()
     except (redis.RedisError, OSError):
         lines.append(f"{shown} does not answer yet; waiting for it. Is it the Redis that the query uses?")
-        keys = []
+        keys = list((await known.in_files()).values())
     if not keys:
         lines.append("There is no API key yet. Create one in another terminal:")
     else:

@@ -319,8 +319,9 @@ def test_every_command_that_prints_has_json() -> None:
     assert without == {"trimtab serve", "trimtab demo"}
 
 
-def test_no_query_at_all() -> None:
+def test_no_query_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as empty, Served(empty.url) as served:
-        options = argparse.Namespace(url=served.url, key=served.key("read"), query=None, json=False)
+        monkeypatch.setenv("TRIMTAB_KEY", served.key("read"))
+        options = argparse.Namespace(url=served.url, key_file=None, query=None, json=False)
         with pytest.raises(RemoteFailure):
             top(options)
