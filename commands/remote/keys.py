@@ -21,7 +21,7 @@ from commands.tables import print_table, say
 from manager.store import ManagerStore
 from trimtab.defaults import REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.redis_access import PASSWORD_FILE, USER, redacted
+from trimtab.redis_access import CA_FILE, PASSWORD_FILE, USER, redacted
 
 T = TypeVar("T")
 
@@ -95,7 +95,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, redis.AuthenticationError):
         return f"user or password is wrong or missing: see {USER} and {PASSWORD_FILE}"
     if isinstance(error, redis.exceptions.NoPermissionError):
-        return "this user may not do that: use the manager's"
+        return "this user may not do that: use the API's"
+    if "certificate verify failed" in str(error).lower():
+        return f"its certificate is not trusted: name its authority in {CA_FILE}"
     return type(error).__name__
 
 
