@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.offset_log import find_mark
+from trimtab.offset_mark import find_mark
 
 Json = Mapping[str, Any]
 
