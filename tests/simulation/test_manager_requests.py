@@ -147,10 +147,10 @@ def test_a_request_that_cannot_be_dealt_with_stops_nobody(server: EmbeddedRedis,
     asyncio.run(scenario())
 
 
-def test_what_another_version_wrote_is_left_alone(server: EmbeddedRedis, raw: redis.Redis) -> None:
+def test_what_cannot_be_read_is_left_alone(server: EmbeddedRedis, raw: redis.Redis) -> None:
     async def scenario() -> None:
         async with World(server) as world:
-            text = json.dumps({**json.loads(record({"id": "new"})), "state": "running", "priority": 1})
+            text = json.dumps({**json.loads(record({"id": "new"})), "state": "running", "migrations": None})
             raw.hset(redis_keys.rebalances(world.query), "new", text)
             world.manager("m")
             await world.ask(move())
