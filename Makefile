@@ -87,6 +87,10 @@ lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 bench: $(PROJECT) ## Compare with Spark's native join (ARGS are its options)
 	$(PY) -m benchmarks.native_join $(ARGS)
 
+.PHONY: bench-see
+bench-see: $(PROJECT) ## What being seen costs: scrapes, 1,000 live clients, throughput (half an hour; ARGS="--short")
+	$(PY) -m benchmarks.seen $(ARGS)
+
 .PHONY: lock
 lock: ## Resolve pyproject.toml into the locks (LOCKFLAGS=--upgrade for newer versions)
 	@test -x $(VENV)/bin/uv || { echo "make lock needs $(VENV)/bin/uv: run 'make install' first." >&2; exit 1; }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +27,19 @@ REMEMBERED_MAX: Final = 4096
 _NOBODY = KeyRecord(id="", name="", scope="read", salt="", hash="", created_ms=0)
 
 
+_QUESTION: Final = re.compile(r"/v1/queries/[^/]+/proposals")
+
+
+def is_question(method: str, path: str) -> bool:
+    """What would be moved, if: it takes a POST to say what is asked, but it changes nothing."""
+    return method == "POST" and _QUESTION.fullmatch(path) is not None
+
+
 def needed_scope(method: str, path: str) -> Scope:
-    """The table: read for reading, operate for changes, admin for keys and the audit log."""
+    """The table: read for reading and asking, operate for changes, admin for keys and the audit log."""
     if path.startswith(("/v1/keys", "/v1/audit")):
         return "admin"
-    return "read" if method in ("GET", "HEAD") else "operate"
+    return "read" if method in ("GET", "HEAD") or is_question(method, path) else "operate"
 
 
 @dataclass(frozen=True)

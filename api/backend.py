@@ -12,7 +12,9 @@ from api.access import Caller
 from api.exposition import Exposition
 from api.idempotency import KEPT_S
 from api.keys import KeyStore, OtherKeys
+from api.limits import QUESTIONS_SHARE, Sparing
 from api.live import LiveStreams
+from api.marks import Marks
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
@@ -41,6 +43,10 @@ class Backend:
     exposition: Exposition = field(default_factory=Exposition)
     """What /metrics answers."""
     key_files: OtherKeys | None = None
+    asking: Sparing = field(default_factory=lambda: Sparing(QUESTIONS_SHARE))
+    """The turn of those who ask what would be moved."""
+    marks: Marks = field(default_factory=Marks)
+    """Moves that have ended, for charts."""
 
     @property
     def keys(self) -> KeyStore:

@@ -12,8 +12,11 @@ from manager.history import BATCHES_KEPT
 from manager.store import Json
 
 EVENTS_SHOWN: Final = 50
+MARKS_SHOWN: Final = 200
+"""Moves that have ended and are marked on charts."""
 _BY_NUMBER: Final = ("owners", "loads")
-_GROWING: Final = ("batches", "events")
+_GROWING: Final = {"batches": BATCHES_KEPT, "events": EVENTS_SHOWN, "marks": MARKS_SHOWN}
+"""Lists that grow at their end, and how many of each a client keeps: nothing else is cut off at the beginning."""
 
 
 def delta(before: Json, after: Json) -> Json | None:
@@ -30,8 +33,8 @@ def delta(before: Json, after: Json) -> Json | None:
             whole[name] = after[name]
         elif pairs:
             changed[name] = pairs
-    for name in _GROWING:
-        fresh = _fresh(before[name], after[name])
+    for name, kept in _GROWING.items():
+        fresh = _fresh(before[name], after[name], kept)
         if fresh is None:
             whole[name] = after[name]
         elif fresh:
@@ -51,7 +54,7 @@ def applied(document: Json, change: Json) -> Json:
             result[name] = list(result[name])
             for number, value in change[name]:
                 result[name][number] = value
-    for name, kept in (("batches", BATCHES_KEPT), ("events", EVENTS_SHOWN)):
+    for name, kept in _GROWING.items():
         if name in change:
             result[name] = [*result[name], *change[name]][-kept:]
     return result
@@ -65,11 +68,11 @@ def _pairs(before: Sequence[Any], after: Sequence[Any]) -> list[list[Any]] | Non
     return pairs if len(pairs) * 2 <= len(after) else None
 
 
-def _fresh(before: Sequence[Any], after: Sequence[Any]) -> list[Any] | None:
-    """What was added at the end; None where it is another list."""
-    if not before:
-        return list(after) or []
-    if before[-1] not in after:
+def _fresh(before: Sequence[Any], after: Sequence[Any], kept: int) -> list[Any] | None:
+    """What was added at the end; None where adding that would not make the same list."""
+    if before and before[-1] not in after:
         return None
-    end = after.index(before[-1]) + 1
-    return list(after[end:]) if list(before[-end:]) == list(after[:end]) else None
+    # From the end: a value may be there twice.
+    end = len(after) - list(reversed(after)).index(before[-1]) if before else 0
+    fresh = list(after[end:])
+    return fresh if [*before, *fresh][-kept:] == list(after) else None

@@ -22,7 +22,7 @@ from manager.store import Json, StreamEvent, event_time, now_ms
 from trimtab.reports import WorkerReport
 
 ENDED_SHOWN_MS: Final = 60_000
-"""How long a move that has ended stays on the front page."""
+"""How long a move that has ended stays on the front page with all its steps; its mark on the charts stays longer."""
 _ENDED_READ: Final = 50
 
 
@@ -42,6 +42,7 @@ async def read_front(use: Backend, query: str, events: Sequence[StreamEvent]) ->
         settings,
         await store.alarms(query),
     )
+    history = await store.history(query, _ENDED_READ)
     why = why_now(situation, load, settings, await store.trigger_state(query), await store.decision(query), at_ms)
     return {
         "at_ms": at_ms,
@@ -51,7 +52,8 @@ async def read_front(use: Backend, query: str, events: Sequence[StreamEvent]) ->
         "workers": [_worker(each) for each in workers_view(situation, reports, load)["workers"]],
         "owners": list(situation.epoch.owners),
         "loads": [] if load is None else load_values(load_codes(load.group_cpu)),
-        "moves": await _moves(use, situation, reports, definition or {}, at_ms),
+        "moves": await _moves(use, situation, reports, definition or {}, history, at_ms),
+        "marks": await use.marks.of(store, query, history[0] if history else None),
         "batches": [list(row) for row in await store.batches(query)],
         "events": [asdict(event) for event in events[-EVENTS_SHOWN:]],
     }
@@ -97,12 +99,17 @@ def _worker(view: Json) -> Json:
 
 
 async def _moves(
-    use: Backend, situation: Situation, reports: Mapping[int, WorkerReport], definition: Json, at_ms: int
+    use: Backend,
+    situation: Situation,
+    reports: Mapping[int, WorkerReport],
+    definition: Json,
+    history: Sequence[tuple[str, int]],
+    at_ms: int,
 ) -> list[Json]:
     """Those under way, oldest first, and those that ended a moment ago."""
     names = [
         member.partition(":")[2]
-        for member, ended_ms in await use.store.history(situation.query, _ENDED_READ)
+        for member, ended_ms in history
         if member.startswith("migration:") and ended_ms > at_ms - ENDED_SHOWN_MS
     ]
     ended = await use.store.migrations_named(situation.query, names)

@@ -4,6 +4,7 @@
     key (401) -> rate (429) -> scope (403)
       reads:     -> a recent answer, or the route's
       streams:   -> a place (429, 503), the route's
+      questions: -> size (413), form (415, 422) -> route
       mutations: -> size (413), form (415, 422), Idempotency-Key -> route -> audit
 
 Plain ASGI: a thousand requests a second leave no room for layers, and a new route cannot forget a check that is made
@@ -23,7 +24,7 @@ from typing import Final
 from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access import OPEN_PATHS, SESSION_PATH, Caller, Gatekeeper, check_scope, needed_scope
+from api.access import OPEN_PATHS, SESSION_PATH, Caller, Gatekeeper, check_scope, is_question, needed_scope
 from api.answers import Headers, HttpAnswer, RecentAnswers, collect_answer
 from api.audit import AuditLog
 from api.events import only_json
@@ -73,6 +74,7 @@ class Gate:
         self._audit = AuditLog(client)
         self._reads = Buckets(settings.rates.reads_per_s)
         self._mutations = Buckets(settings.rates.mutations_per_s)
+        self._questions = Buckets(settings.rates.questions_per_s, settings.rates.questions_at_once)
         self._places = Places()
         self._recent = RecentAnswers(settings.answers_kept_s, clock)
 
@@ -104,13 +106,16 @@ class Gate:
         record = await self._keys.caller(headers.get(b"authorization"), _address(scope))
         exchange.who = record.id
         exchange.caller = Caller(record.id, record.name, record.scope)
-        reads = method in ("GET", "HEAD")
-        if wait_s := (self._reads if reads else self._mutations).wait_s(record.id, self._clock()):
+        reads, exchange.asks = method in ("GET", "HEAD"), is_question(method, path)
+        rates = self._reads if reads else self._questions if exchange.asks else self._mutations
+        if wait_s := rates.wait_s(record.id, self._clock()):
             raise too_many(wait_s, "requests with this key")
         check_scope(record, needed_scope(method, path))
         _refuse_keys(path.encode() + scope.get("query_string", b""), "path")
         scope.setdefault("state", {})["caller"] = exchange.caller
-        if not reads:
+        if exchange.asks:
+            await self._ask(exchange, receive)
+        elif not reads:
             await self._mutate(exchange, receive)
         elif _is_stream(path, headers.get(b"accept")):
             exchange.streams = True
@@ -127,12 +132,25 @@ class Gate:
         answer = await self._recent.get(name, lambda: self._answer(scope, receive))
         await answer.send(exchange.send)
 
-    async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
-        scope, headers, caller = exchange.scope, exchange.headers, exchange.caller
-        assert caller is not None
+    async def _ask(self, exchange: _Exchange, receive: Receive) -> None:
+        """Nothing is kept for a repeated question, nor written to the audit log: a key that may only read could fill
+        both. The route finds what it has made under the same Idempotency-Key, for as long as that is kept."""
         body = await self._body(exchange, receive)
-        text = headers.get(b"idempotency-key")
-        named = None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
+        named = self._token(exchange, body)
+        exchange.scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
+        answer = await self._answer(exchange.scope, replayed(body, receive))
+        self._recent.forget()  # the list of proposals has another entry
+        await answer.send(exchange.send)
+
+    def _token(self, exchange: _Exchange, body: bytes) -> RequestToken | None:
+        text, caller = exchange.headers.get(b"idempotency-key"), exchange.caller
+        assert caller is not None
+        return None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
+
+    async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
+        scope = exchange.scope
+        body = await self._body(exchange, receive)
+        named = self._token(exchange, body)
         scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
         async with in_turn(self._room):
             answer = None if named is None else await self._idempotency.begin(named)
@@ -185,7 +203,7 @@ class Gate:
 
         Requests over the rate limit do not count: a flood of them must not push other entries out of the log.
         """
-        if exchange.caller is None or exchange.method in ("GET", "HEAD") or status == 429:
+        if exchange.caller is None or exchange.asks or exchange.method in ("GET", "HEAD") or status == 429:
             return
         outcome = "accepted" if status < 300 else "refused" if status < 500 else "failed"
         await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, status, outcome)
@@ -202,6 +220,7 @@ class _Exchange:
         self.caller: Caller | None = None
         self.who = "-"
         self.streams = False
+        self.asks = False
         self.body = b""
         self.status = 0
         self._send = send

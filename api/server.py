@@ -28,6 +28,7 @@ from api.key_files import KeyFiles
 from api.keys import KeyStore
 from api.live import LiveStreams
 from api.metrics_port import serving_metrics
+from api.streaming import StreamProtocol
 from manager.service import ManagerService
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore
@@ -67,6 +68,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=StreamProtocol,
                 lifespan="on",
                 log_config=None,
                 access_log=False,  # the gate writes one that holds no secrets

@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Figures:
     """What the clients and the server say."""
 
+    seconds: float
+    """Measured."""
     events: int
     """Written."""
     delays_ms: list[float]
@@ -79,6 +81,9 @@ class Figures:
     after_mb: float
     slow: int
     cpu_share: float
+    """Of a core, the server's."""
+    clients_cpu_share: float
+    """Of a core, that of all clients together: one process. Near 1 it would be what is measured."""
 
     @property
     def p99_ms(self) -> float:
@@ -86,6 +91,10 @@ class Figures:
 
     def client_kb(self) -> float:
         return (self.after_mb - self.before_mb) * 1000 / max(1, self.connected + self.slow)
+
+    def message_us(self) -> float:
+        """CPU time of the server for each message that a client got, all its other work included."""
+        return self.cpu_share * self.seconds * 1e6 / max(1, len(self.delays_ms) + self.deltas)
 
     def lines(self) -> list[str]:
         expected = self.events * (self.connected // 2)
@@ -95,7 +104,9 @@ class Figures:
             f"delay of an event: median {statistics.median(self.delays_ms):.0f} ms, 99 % {self.p99_ms:.0f} ms "
             f"(target {TARGET_P99_MS:.0f}), largest {max(self.delays_ms):.0f} ms",
             f"server: {self.before_mb:.0f} MB before, {self.after_mb:.0f} MB with them, {self.client_kb():.0f} KB for "
-            f"each client (target {TARGET_CLIENT_KB:.0f}), {self.cpu_share:.0%} of a core",
+            f"each client (target {TARGET_CLIENT_KB:.0f}), {self.cpu_share:.0%} of a core, "
+            f"{self.message_us():.0f} us a message",
+            f"clients: {self.clients_cpu_share:.0%} of a core",
             f"connections to Redis, all programs together: {self.redis_connections}",
         ]
 
@@ -116,7 +127,8 @@ def measure(
     )
     following.start()
     connected = ours.recv()
-    begun, cpu_s, events = time.monotonic(), _cpu_s(server), 0
+    follower = psutil.Process(following.pid)
+    begun, cpu_s, followers_s, events = time.monotonic(), _cpu_s(server), _cpu_s(follower), 0
     while (spent_s := time.monotonic() - begun) < options.seconds:
         if events % 2 == 0:
             query.batch()
@@ -124,12 +136,13 @@ def measure(
         store.client.xadd(redis_keys.events(QUERY), {"event": json.dumps(body)}, maxlen=10_000)
         events += 1
         time.sleep(max(0.0, begun + events / EVENTS_PER_S - time.monotonic()))
-    cpu_share = (_cpu_s(server) - cpu_s) / spent_s
+    cpu_share, clients_cpu_share = (_cpu_s(server) - cpu_s) / spent_s, (_cpu_s(follower) - followers_s) / spent_s
     after_mb = server.memory_info().rss / 1e6
     clients: Any = store.client.info("clients")
     delays_ms, deltas = ours.recv()
     following.join(30)
     return Figures(
+        seconds=spent_s,
         events=events,
         delays_ms=delays_ms,
         deltas=deltas,
@@ -139,6 +152,7 @@ def measure(
         after_mb=after_mb,
         slow=options.slow,
         cpu_share=cpu_share,
+        clients_cpu_share=clients_cpu_share,
     )
 
 

@@ -106,7 +106,9 @@ class ManagerCollector(Collector):
             if label in shown:
                 continue  # two names that differ only where they were cut; Prometheus refuses a series twice
             shown.add(label)
-            page.add(metrics.LEADING, (label,), runner.leading)
+            if runner.leading or runner.watch.current is not None or runner.watch.bound is not None:
+                # One whose epochs are gone cannot be led by anybody, and need not be.
+                page.add(metrics.LEADING, (label,), runner.leading)
             page.add(metrics.LEADER_CHANGES, (label,), runner.observed.led)
             page.add(metrics.FAILING, (label,), bool(runner.problem))
             if runner.leading and runner.watch.running and runner.watch.bound is not None:
@@ -183,6 +185,9 @@ class _Query:
         for combination in metrics.STEP_SECONDS.choices:
             count, seconds = self._observed.steps.value(combination)
             self._page.add_summary(metrics.STEP_SECONDS, (self._label, *combination), count, seconds)
+        alarms = self._observed.alarms_recent(self._now_ms)
+        for kind in metrics.ALARM_KINDS:
+            self._gauge(metrics.ALARMS, alarms[kind], kind)
         decision = self._observed.decision
         for code in metrics.CODES:
             self._gauge(metrics.DECISION, decision is not None and decision.code == code, code)

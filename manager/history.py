@@ -66,7 +66,9 @@ class BatchRow(NamedTuple):
     """When its last report was written."""
     batch: int
     batch_ms: float
+    """By the driver's own word; where it says nothing, the time since the batch before it."""
     rows_per_s: float
+    """Since the batch before it."""
     results_per_s: float
     ratio: float
 

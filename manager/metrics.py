@@ -59,6 +59,9 @@ ALARM_KINDS: Final = (
     "stray-epoch",
     OTHER,
 )
+ALARMS_RECENT_MS: Final = 15 * 60_000
+"""How long an alarm counts. A level, not a counter: those that were raised while nobody led count under the next
+leader, and none of them counts anew under another one."""
 EVENT_KINDS: Final = (
     "alarm",
     "epoch",
@@ -404,9 +407,9 @@ AUDIT_UNCHECKED = _family(
     "trimtab_audit_unchecked_batches_total", "counter", "Batches with open moves that it could not check."
 )
 ALARMS = _family(
-    "trimtab_alarms_total",
-    "counter",
-    "Alarms that were raised while this instance led.",
+    "trimtab_alarms_recent",
+    "gauge",
+    "Alarms that were raised in the last 15 minutes, whoever led then, or nobody.",
     labels=("kind",),
     choices=_each(ALARM_KINDS),
 )

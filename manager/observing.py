@@ -8,6 +8,7 @@ seen and done. Counts of rows, CPU and bytes are those of reports that the follo
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -78,9 +79,9 @@ class Observed:
     def __init__(self) -> None:
         self.led = 0
         """How often this instance began to lead."""
-        self._begin(0, -1)
+        self._begin(-1)
 
-    def _begin(self, now_ms: int, committed: int) -> None:
+    def _begin(self, committed: int) -> None:
         self.tally = Tally()
         self.steps = StepTimes()
         self.batches = Distribution(metrics.BATCH_BUCKETS)
@@ -90,7 +91,6 @@ class Observed:
         self.load: LoadPicture | None = None
         self.decision: Decision | None = None
         self._pauses = Pauses()
-        self._since_ms = now_ms
         self._counted = committed - 1
         """The newest batch whose reports are counted, or were by an earlier leader."""
         self._incarnation = ""
@@ -101,14 +101,15 @@ class Observed:
         self._audits: dict[str, MigrationAudit] = {}
         self._closed: dict[str, None] = {}
         """Rebalances whose end is counted."""
-        self._alarms: frozenset[tuple[int, str, str]] = frozenset()
+        self._alarms: tuple[tuple[int, str], ...] = ()
+        """When, and of which kind."""
 
     # -- what the runner tells
 
-    def leads(self, now_ms: int, committed: int) -> None:
+    def leads(self, committed: int) -> None:
         """The lease is ours. `committed`: the newest batch, -1 for none."""
         self.led += 1
-        self._begin(now_ms, committed)
+        self._begin(committed)
 
     @harmless
     def saw(self, batches: Iterable[CommittedBatch]) -> None:
@@ -177,11 +178,14 @@ class Observed:
     @harmless
     def alarmed(self, alarms: Sequence[Mapping[str, Any]]) -> None:
         """All alarms that Redis keeps, whoever raised them."""
-        present = frozenset((int(each["at_ms"]), str(each["kind"]), str(each["text"])) for each in alarms)
-        for at_ms, kind, _ in present - self._alarms:
-            if at_ms >= self._since_ms:
-                self._add(metrics.ALARMS, kind, metrics.ALARM_KINDS)
-        self._alarms = present
+        known = metrics.ALARM_KINDS
+        self._alarms = tuple(
+            (int(each["at_ms"]), kind if (kind := str(each["kind"])) in known else OTHER) for each in alarms
+        )
+
+    def alarms_recent(self, now_ms: int) -> Counter[str]:
+        """How many were raised lately, by kind."""
+        return Counter(kind for at_ms, kind in self._alarms if at_ms > now_ms - metrics.ALARMS_RECENT_MS)
 
     # -- counting
 

@@ -91,6 +91,7 @@ class QueryRunner:
         if bound is not None:
             self.observed.saw(batches)
             self.observed.told(self.watch.heartbeat, moving=bool(bound.moves))
+            self._showing.told(self.watch.heartbeat)
         if bound is not None and (not self._loaded or await self.pen.journal.went_back()):
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
@@ -145,7 +146,7 @@ class QueryRunner:
         if not epochs or not await self.lease.acquire(newest):
             return False
         log.info("%s: leading with token %d", self.query, self.lease.fence)
-        self.observed.leads(now_ms(), self.watch.committed)
+        self.observed.leads(self.watch.committed)
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 

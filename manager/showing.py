@@ -31,6 +31,10 @@ class Showing:
         """Another manager leads: it writes the history from now on."""
         self._chronicle = Chronicle()
 
+    def told(self, heartbeat: Heartbeat | None) -> None:
+        """What the driver says about its newest batch."""
+        self._chronicle.told(heartbeat)
+
     def weighed(
         self, batches: Sequence[CommittedBatch], snapshot: Snapshot | None, settings: Settings, steering: Steering
     ) -> None:

@@ -56,6 +56,10 @@ class Heartbeat:
     at_ms: int
     gap_ms: int = 0
     """The longest silence between its last signs of life: it writes one between batches only."""
+    pulse_ms: int = 0
+    """When its process last said that it runs the query, which it does while a batch runs, too; 0: never."""
+    ended: bool = False
+    """Spark has ended the query."""
     progress_batch: int = -1
     """The newest batch that Spark has reported on, to which the following belong; -1: none."""
     batch_ms: int | None = None
@@ -67,7 +71,13 @@ class Heartbeat:
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
-        return silence_max_ms(least_ms, self.gap_ms)
+        pulses = self.pulse_ms > self.at_ms - least_ms
+        return least_ms if pulses else silence_max_ms(least_ms, self.gap_ms)
+
+    @property
+    def heard_ms(self) -> int:
+        """By the driver's clock."""
+        return max(self.at_ms, self.pulse_ms)
 
 
 class EventTime(NamedTuple):
@@ -193,6 +203,8 @@ class ManagerStore:
                 digest=fields["digest"],
                 at_ms=int(fields["at_ms"]),
                 gap_ms=int(fields.get("gap_ms", 0)),
+                pulse_ms=_number(fields.get("pulse_ms"), int, 0),
+                ended=bool(fields.get("ended")),
                 progress_batch=_number(fields.get("progress_batch"), int, -1),
                 batch_ms=_number(fields.get("batch_ms"), int, None),
                 rows_per_s=_number(fields.get("rows_per_s"), float, None),
@@ -384,11 +396,11 @@ class ManagerStore:
         text = await self._redis.get(redis_keys.proposal(query, proposal))
         return None if text is None else _readable({proposal: text}, parse_proposal).get(proposal)
 
-    async def proposals(self, query: str) -> list[Proposal]:
-        """Those that have not expired and can be read, newest first."""
+    async def proposals(self, query: str, count: int) -> list[Proposal]:
+        """The newest of those that have not expired and can be read, newest first."""
         key = redis_keys.proposals(query)
         await self._redis.zremrangebyscore(key, "-inf", now_ms() - PROPOSAL_TTL_S * 1000)
-        ids = await self._redis.zrevrange(key, 0, -1)
+        ids = await self._redis.zrevrange(key, 0, count - 1)
         texts = await self._redis.mget([redis_keys.proposal(query, each) for each in ids]) if ids else []
         present = {name: text for name, text in zip(ids, texts, strict=True) if text is not None}
         return list(_readable(present, parse_proposal).values())

@@ -156,10 +156,12 @@ class Watch:
 
     def _note(self, heartbeat: Heartbeat | None) -> None:
         # By our own clock, since its last change. The driver's clock counts only at the first look.
-        if heartbeat is None:
+        if heartbeat is None or heartbeat.ended:
             self.running = False
         elif self.heartbeat is None:
-            self.running = abs(now_ms() - heartbeat.at_ms) <= heartbeat.silence_max_ms(self._settings.heartbeat_max_ms)
+            self.running = abs(now_ms() - heartbeat.heard_ms) <= heartbeat.silence_max_ms(
+                self._settings.heartbeat_max_ms
+            )
             self._changed_at = self._clock()
         elif heartbeat != self.heartbeat:
             self.running = True

@@ -1,7 +1,9 @@
 """Tells Redis what Spark says about each batch: how long it took, how many rows a second it read, how many wait.
 
 The control source, which gives the driver's signs of life, runs in a process of its own and knows none of this. So a
-listener in the driver's process adds it to the same hash. A session's listener hears of all its queries; a join is
+listener in the driver's process adds it to the same hash. It also says, every ten seconds and while a batch runs, that
+the process is alive, and that a query has ended: the control source is asked between batches only, so its silence may
+mean a long batch. A session's listener hears of all its queries; a join is
 known by its control source, whose end offset names the epoch. Nothing that happens here can fail a query: Spark calls
 listeners beside it, and errors end here.
 """
@@ -9,10 +11,11 @@ listeners beside it, and errors end here.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from weakref import WeakKeyDictionary
 
 import redis
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("trimtab.progress")
+Told = ParamSpec("Told")
 
 QUIET_S: Final = 2.0
 """How long Redis is left alone after it did not answer."""
+PULSE_S: Final = 10.0
+"""Between two signs of life of the process."""
 EPOCHS_KNOWN: Final = 256
 
 
@@ -47,6 +53,10 @@ class ProgressListener(StreamingQueryListener):
         self._joins: dict[str, _Join] = {}
         self._names: dict[str, str] = {}
         """Digest of an epoch -> the query whose epoch it is; "" for one that is not known here."""
+        self._runs: dict[str, str] = {}
+        """Query -> Spark's id of its run, since its first batch was told of."""
+        self._pulse: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._quiet_until = 0.0
         self._warned = False
 
@@ -58,6 +68,7 @@ class ProgressListener(StreamingQueryListener):
     def forget(self, query: str) -> None:
         """Tell no more of this join: its Redis may end before Spark has told of its last batch."""
         self._joins.pop(query, None)
+        self._runs.pop(query, None)
         self._names.clear()
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
@@ -67,7 +78,31 @@ class ProgressListener(StreamingQueryListener):
         self.tell(event.progress)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Its silence says it."""
+        self.end(str(event.runId))
+
+    def end(self, run: str) -> None:
+        """Spark has ended this run of a query. Another may have begun meanwhile: that one is not meant."""
+        for query in [name for name, each in list(self._runs.items()) if each == run]:
+            self._runs.pop(query, None)
+            join = self._joins.get(query)
+            if join is not None:
+                self._say(join.store.ended, query)
+
+    def pulse(self) -> None:
+        """Say that these queries run."""
+        for query in list(self._runs):
+            join = self._joins.get(query)
+            if join is not None:
+                self._say(join.store.pulse, query)
+
+    def _keep_pulsing(self) -> None:
+        while True:
+            time.sleep(PULSE_S)
+            self.pulse()
+            with self._starting:
+                if not self._runs:
+                    self._pulse = None
+                    return
 
     def tell(self, progress: Json) -> None:
         """Write what is known about a finished batch of a join; never raises."""
@@ -79,13 +114,27 @@ class ProgressListener(StreamingQueryListener):
             query = "" if entry is None or batch is None else self._query_of(entry)
             join = self._joins.get(query)
             if join is not None and batch is not None:
-                join.store.progress(query, batch)
-                self._warned = False
+                self._say(join.store.progress, query, batch)
+                self._begin(query, str(progress["runId"]))
+        except Exception as error:
+            self._warn("the progress of a batch cannot be read: %r", error)
+
+    def _begin(self, query: str, run: str) -> None:
+        with self._starting:
+            self._runs[query] = run
+            if self._pulse is None:
+                self._pulse = threading.Thread(target=self._keep_pulsing, name="trimtab-pulse", daemon=True)
+                self._pulse.start()
+
+    def _say(self, write: Callable[Told, None], *args: Told.args, **kwargs: Told.kwargs) -> None:
+        if self._clock() < self._quiet_until:
+            return
+        try:
+            write(*args, **kwargs)
+            self._warned = False
         except (redis.RedisError, OSError) as error:
             self._quiet_until = self._clock() + QUIET_S
             self._warn("Redis does not answer: %s", error)
-        except Exception as error:
-            self._warn("the progress of a batch cannot be read: %r", error)
 
     def _query_of(self, entry: dict[str, Any]) -> str:
         digest = str(entry["digest"])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.checkers.no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401  # hooks
 from trimtab.embedded.redis_server import EmbeddedRedis
 
 # A property holds or it does not; how long a case takes on a loaded machine says nothing about it.

@@ -137,6 +137,7 @@ class Store:
             "digest": digest,
             "at_ms": int(time.time() * 1000),
             "gap_ms": gap_ms,
+            "ended": "",
         }
         with self.client.pipeline(transaction=False) as pipe:
             pipe.get(redis_keys.current(query))
@@ -166,6 +167,14 @@ class Store:
             "backlog": "" if progress.backlog is None else progress.backlog,
         }
         self.client.hset(redis_keys.driver(query), mapping=fields)
+
+    def pulse(self, query: str) -> None:
+        """The driver's process runs the query: said while a batch runs, too, when `beat` is silent."""
+        self.client.hset(redis_keys.driver(query), "pulse_ms", str(int(time.time() * 1000)))
+
+    def ended(self, query: str) -> None:
+        """Spark has ended the query: nobody needs to wait for its silence. The next `beat` takes it back."""
+        self.client.hset(redis_keys.driver(query), "ended", "1")
 
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))

@@ -1,7 +1,7 @@
 // The front document and its deltas. Pure: no network, no document object model.
 
-const BATCHES_MAX = 300;
 const EVENTS_MAX = 50;
+const GROWING = { batches: 300, events: EVENTS_MAX, marks: 200 }; // lists that grow at their end, and how many are kept
 
 /** The document after a delta; null where the delta does not follow it, so that the whole must be asked for. */
 export function applied(front, delta) {
@@ -12,15 +12,16 @@ export function applied(front, delta) {
     next[name] = next[name].slice();
     for (const [group, value] of delta[name]) next[name][group] = value;
   }
-  if (delta.batches?.length) next.batches = [...(next.batches ?? []), ...delta.batches].slice(-BATCHES_MAX);
-  if (delta.events?.length) next.events = newest([...(next.events ?? []), ...delta.events]);
+  for (const [name, kept] of Object.entries(GROWING)) {
+    if (delta[name]?.length) next[name] = [...(next[name] ?? []), ...delta[name]].slice(-kept);
+  }
   return next;
 }
 
-/** Each event once, oldest first. */
+/** Each event once, oldest first: by id, since clocks of those who write them differ. */
 export function newest(events, most = EVENTS_MAX) {
   const byId = new Map(events.map((each) => [each.id, each]));
-  return [...byId.values()].sort((a, b) => a.at_ms - b.at_ms || order(a.id, b.id)).slice(-most);
+  return [...byId.values()].sort((a, b) => order(a.id, b.id)).slice(-most);
 }
 
 function order(one, other) {

@@ -12,8 +12,10 @@ class Gap extends Error {}
 /** Events: "front" (the document has changed), "status" (live or not). */
 export class LiveQuery extends EventTarget {
   front = null;
+  begun = 0; // how often the whole document came: what was told in between is not known
   status = "connecting"; // live, connecting, waiting, refused
   problem = null;
+  received_ms = 0; // when the bytes of the newest message came, by the page's own clock
   since_ms = Date.now();
   retry_ms = 0;
   #query;
@@ -82,7 +84,8 @@ export class LiveQuery extends EventTarget {
         signal: connection.signal,
       });
       if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
-      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      const reader = response.body.getReader();
+      const decoder = new TextDecoder();
       const parser = new EventParser();
       for (;;) {
         const { value, done } = await reader.read();
@@ -90,7 +93,8 @@ export class LiveQuery extends EventTarget {
         clearTimeout(watchdog);
         watchdog = setTimeout(abort, SILENCE_MS);
         alive();
-        for (const event of parser.feed(value)) {
+        this.received_ms = performance.now();
+        for (const event of parser.feed(decoder.decode(value, { stream: true }))) {
           if (event.event === "dropped") throw new Problem(0, { detail: "This page was too slow and the server has dropped it." });
           this.#take(event);
         }
@@ -102,8 +106,10 @@ export class LiveQuery extends EventTarget {
   }
 
   #take(event) {
-    if (event.event === "front") this.front = JSON.parse(event.data);
-    else if (event.event === "delta") {
+    if (event.event === "front") {
+      this.front = JSON.parse(event.data);
+      this.begun += 1;
+    } else if (event.event === "delta") {
       const delta = JSON.parse(event.data);
       const next = applied(this.front, delta);
       if (!next) throw new Gap();

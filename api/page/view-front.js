@@ -70,7 +70,7 @@ function drawWhy(node, query, front) {
     el("div", { class: "why-side" },
       el("span", { class: `chip ${auto ? "good" : ""}` }, auto ? "auto is on" : "auto is off"),
       why?.code && why.code !== "off" ? el("code", { class: "muted" }, why.code) : null),
-    session.operates ? link(address(query, "proposals"), "Propose a rebalance", { class: "button primary" }) : null,
+    link(address(query, "proposals"), session.operates ? "Propose a rebalance" : "What if …", { class: session.operates ? "button primary" : "button" }),
   );
 }
 
@@ -201,15 +201,10 @@ function chartsPanel(signal) {
   const key = el("p", { class: "legend" }, el("span", { class: "swatch mslb" }), "MSLB move", el("span", { class: "swatch ptlb" }), "PTLB move", el("span", { class: "swatch limit" }), "balancer acts from here");
   const box = el("div", { class: "charts" }, charts.map((chart) => chart.node), ends);
   const node = panel("Batches over time", box, key);
-  const seen = new Map(); // migrations stay marked as long as their time is shown
   let front = null;
   let at_ms = null;
   const redraw = () => {
-    for (const each of front.moves ?? []) seen.set(each.id, each);
-    const begin = front.batches?.[0]?.[0] ?? 0;
-    for (const [id, each] of seen) if (each.ended_ms && each.ended_ms < begin) seen.delete(id);
-    const marks = [...seen.values()].map((each) => ({ from_ms: each.created_ms, to_ms: each.ended_ms ?? null, kind: each.strategy, title: `${String(each.strategy).toUpperCase()} ${each.from} → ${each.to}, ${plural(each.groups.length, "group")}: ${each.outcome ?? "running"}` }));
-    const merged = stretches(marks);
+    const merged = stretches(marksOf(front));
     for (const chart of charts) chart.draw(front, merged, at_ms);
     set(ends, el("span", {}, time(charts[0].span.begin)), el("span", {}, time(charts[0].span.end)));
   };
@@ -231,6 +226,13 @@ function chartsPanel(signal) {
       redraw();
     },
   };
+}
+
+/** Moves whose time is shown: those that have ended come with the document, so that a reload does not lose them. */
+export function marksOf(front) {
+  const begin = front.batches?.[0]?.[0] ?? 0;
+  const running = (front.moves ?? []).filter((each) => !each.outcome).map((each) => ({ ...each, from_ms: each.created_ms, to_ms: null, groups: each.groups.length }));
+  return [...(front.marks ?? []).filter((each) => each.to_ms >= begin), ...running].map((each) => ({ from_ms: each.from_ms, to_ms: each.to_ms, kind: each.strategy, title: `${String(each.strategy).toUpperCase()} ${each.from} → ${each.to}, ${plural(each.groups, "group")}: ${each.outcome ?? "running"}` }));
 }
 
 function eventsPanel(query) {

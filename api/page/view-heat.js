@@ -17,6 +17,7 @@ export function heatView({ query, live, signal }) {
   let worker = null;
   let minutes = 60;
   let cursor = null;
+  let begun = null; // which stream the columns belong to
   const canvas = new HeatCanvas(560);
   const tip = el("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   canvas.node.append(tip);
@@ -43,6 +44,7 @@ export function heatView({ query, live, signal }) {
       const document = await get(`${path(query, HISTORY)}?minutes=${minutes}`, signal);
       const fresh = new HeatModel(live.front?.owners?.length ?? document.columns?.[0]?.loads?.length ?? 0);
       fresh.take(document);
+      fresh.since_ms = Date.now() - minutes * 60_000;
       model = fresh;
       set(problem);
       update();
@@ -66,14 +68,21 @@ export function heatView({ query, live, signal }) {
 
   function update() {
     if (!model || !live.front) return;
+    begun ??= live.begun;
+    if (begun !== live.begun) {
+      begun = live.begun; // the stream was away: what happened meanwhile is in the history
+      load();
+      return;
+    }
     if (which.options.length !== (live.front.workers?.length ?? 0) + 1) fillWorkers();
     model.partitions = live.front.owners?.length ?? model.partitions;
     model.now(live.front);
     draw();
-    const ended = live.front.moves?.filter((each) => each.outcome && !model.moves.some((known) => known.id === each.id && known.outcome)) ?? [];
-    if (!ended.length) return;
-    const fresh = ended.map((each) => ({ ...each, at_ms: each.ended_ms }));
-    model.moves = [...model.moves.filter((known) => !fresh.some((each) => each.id === known.id)), ...fresh];
+    const known = new Set(model.moves.filter((each) => each.outcome).map((each) => each.id));
+    const fresh = (live.front.marks ?? []).filter((each) => each.to_ms >= model.since_ms && !known.has(each.id)).map((each) => ({ ...each, at_ms: each.to_ms }));
+    if (!fresh.length) return;
+    const ended = new Set(fresh.map((each) => each.id));
+    model.moves = [...model.moves.filter((each) => !ended.has(each.id)), ...fresh];
     listMoves();
   }
 
@@ -130,7 +139,7 @@ export function heatView({ query, live, signal }) {
 
   function listMoves() {
     const rows = [...model.moves].sort((a, b) => b.at_ms - a.at_ms).slice(0, 50);
-    set(moveList, rows.length ? table("Moves in this time", ["Time", "Move", "Strategy", "#Groups", "Outcome", "Migration"], rows.map((each) => [dateTime(each.at_ms), `worker ${each.from} → worker ${each.to}`, String(each.strategy ?? "").toUpperCase(), each.groups?.length ?? 0, each.outcome ?? "running", each.id])) : el("p", { class: "empty" }, "Nothing has moved in this time."));
+    set(moveList, rows.length ? table("Moves in this time", ["Time", "Move", "Strategy", "#Groups", "Outcome", "Migration"], rows.map((each) => [dateTime(each.at_ms), `worker ${each.from} → worker ${each.to}`, String(each.strategy ?? "").toUpperCase(), each.groups.length ?? each.groups, each.outcome ?? "running", each.id])) : el("p", { class: "empty" }, "Nothing has moved in this time."));
   }
 
   function tell() {

@@ -8,10 +8,12 @@ import { change, get, path, session } from "/page/session.js";
 import { ago, bytes, count, dateTime, ms, parseNumbers, percent, plural, ranges, ratio, seconds, whole } from "/page/text.js";
 
 const WAIT_MS = 350; // after the last change of a slider
+const TOO_MANY_MS = 2000;
 const POLICIES = [["level", "level: lower the largest load"], ["pairwise", "pairwise: as in the papers"], ["drain", "drain: empty a worker"], ["fill", "fill: give a worker its share"]];
 const STRATEGIES = [["auto", "auto: the cheaper one"], ["mslb", "MSLB: ship the state"], ["ptlb", "PTLB: run in parallel"]];
-// Sliders go through these; the last place of each is "no limit".
-const BUDGETS = [...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((mb) => mb * 1e6), 1e9, 2e9, 5e9, 1e10, null];
+const NO_LIMIT = Number.MAX_SAFE_INTEGER; // more bytes than there are
+// Sliders go through these; the last place of each asks for nothing, so that the balancer's own setting holds.
+const BUDGETS = [...[1, 2, 5, 10, 20, 50, 100, 200, 500].map((mb) => mb * 1e6), 1e9, 2e9, 5e9, 1e10, NO_LIMIT, null];
 const PAUSES = [20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, null];
 
 export function proposalsView({ query, live, signal, id, params }) {
@@ -19,9 +21,9 @@ export function proposalsView({ query, live, signal, id, params }) {
   const result = el("div", { class: "proposal", "aria-live": "polite", "aria-busy": "false" });
   const older = el("div");
   const list = panel("Proposals of the last hour", older);
-  const form = session.operates ? whatIf(live, wanted, () => later()) : null;
+  const form = whatIf(live, wanted, () => later());
   const hand = session.operates ? byHand(query) : null;
-  const node = el("div", { class: "view proposals" }, el("h1", {}, "Proposal"), el("div", { class: "columns wide-left" }, el("div", {}, result), el("div", {}, form?.node, hand?.node, list)));
+  const node = el("div", { class: "view proposals" }, el("h1", {}, "Proposal"), el("div", { class: "columns wide-left" }, el("div", {}, result), el("div", {}, form.node, hand?.node, list)));
   let timer = null;
   let newest = 0;
   let shown = null;
@@ -46,7 +48,9 @@ export function proposalsView({ query, live, signal, id, params }) {
       draw(proposal);
       listOlder();
     } catch (error) {
-      if (turn === newest && !signal.aborted) set(result, trouble(error));
+      if (turn !== newest || signal.aborted) return;
+      set(result, trouble(error));
+      if (error.status === 429) timer = setTimeout(propose, TOO_MANY_MS);
     }
     if (turn === newest) result.setAttribute("aria-busy", "false");
   }
@@ -55,7 +59,7 @@ export function proposalsView({ query, live, signal, id, params }) {
     try {
       draw(await get(path(query, "proposals", name), signal));
     } catch (error) {
-      if (error.name !== "AbortError") set(result, trouble(error), session.operates ? button("Propose anew", propose, { class: "primary" }) : null);
+      if (error.name !== "AbortError") set(result, trouble(error), button("Propose anew", propose, { class: "primary" }));
     }
   }
 
@@ -81,8 +85,7 @@ export function proposalsView({ query, live, signal, id, params }) {
   }
 
   if (id) open(id);
-  else if (session.operates) propose();
-  else set(result, el("p", { class: "empty" }, "Choose a proposal from the list. To make one, use a key with the scope operate."));
+  else propose();
   listOlder();
   signal.addEventListener("abort", () => clearTimeout(timer));
   return { node, title: "Proposal", update: () => [form, hand].forEach((each) => each?.update(live.front)) };
@@ -107,10 +110,10 @@ function whatIf(live, wanted, changed) {
   const policy = choice(POLICIES, wanted.policy, (value) => { wanted.policy = value; wanted.worker ??= 0; need(); changed(); });
   const strategy = choice(STRATEGIES, wanted.strategy, (value) => { wanted.strategy = value; changed(); });
   const node = panel("What if …",
-    el("p", { class: "muted" }, "Each change makes a new proposal. Nothing is moved by it."),
+    el("p", { class: "muted" }, session.operates ? "Each change makes a new proposal. Nothing is moved by it." : "Each change makes a new proposal. Nothing is moved by it; to execute one takes a key with the scope operate."),
     field("Policy", policy), workerField, field("Strategy", strategy),
-    slider("Budget", "at most this much state is moved", BUDGETS, (value) => (value === null ? "no limit" : bytes(value)), (value) => { wanted.budget = value; changed(); }),
-    slider("Longest pause", "a batch may take this much longer", PAUSES, (value) => (value === null ? "default" : ms(value)), (value) => { wanted.pause = value; changed(); }),
+    slider("Budget", "at most this much state is moved", BUDGETS, (value) => (value === null ? "the balancer’s own" : value === NO_LIMIT ? "no limit" : bytes(value)), (value) => { wanted.budget = value; changed(); }),
+    slider("Longest pause", "a batch may take this much longer", PAUSES, (value) => (value === null ? "the balancer’s own" : ms(value)), (value) => { wanted.pause = value; changed(); }),
     excluded);
   let known = 0;
   need();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter, Response
 
 from api.backend import Backend, By, Id, Operation, QueryName, Use
@@ -12,6 +14,9 @@ from balancing.proposal import Proposal
 from manager.store import Json
 
 router = APIRouter(prefix="/v1/queries/{query}/proposals", tags=["proposals"])
+
+LISTED_MAX: Final = 50
+"""A policy may list thousands of groups, and a key may make twenty proposals a second."""
 
 _PROPOSAL: Json = {
     "id": "p-5f0c2a9d11e8",
@@ -53,19 +58,20 @@ async def create(
     name = f"p-{operation}"
     proposal = await use.store.proposal(query, name)  # it is there if the answer to the first request got lost
     if proposal is None:
-        proposal = await fresh_proposal(use, query, body, name, by)
+        async with use.asking.turn():
+            proposal = await fresh_proposal(use, query, body, name, by)
     response.headers["Location"] = f"/v1/queries/{query}/proposals/{name}"
     return await _view(use, proposal)
 
 
 @router.get(
     "",
-    summary="Proposals of the last hour, newest first",
+    summary=f"Proposals of the last hour, newest first: {LISTED_MAX} at most",
     responses=answers({"query": "orders", "proposals": [_PROPOSAL]}, 404),
 )
 async def list_proposals(query: QueryName, use: Use) -> Json:
     await use.check_known(query)
-    return {"query": query, "proposals": [each.to_json() for each in await use.store.proposals(query)]}
+    return {"query": query, "proposals": [each.to_json() for each in await use.store.proposals(query, LISTED_MAX)]}
 
 
 @router.get("/{proposal}", summary="One proposal, and whether it is stale", responses=answers(_PROPOSAL, 404))

@@ -491,10 +491,10 @@ MANAGER: Final = Row(
             targets=many(epoch=f"max(trimtab_query_epoch{Q})", token=f"max(trimtab_query_fence{Q})"),
         ),
         Panel(
-            title="Alarms (6 h)",
+            title="Alarms of the last 15 minutes",
             kind="timeseries",
             unit="none",
-            targets=one(f"sum by (kind) (increase(trimtab_alarms_total{Q}[6h]))", "{{kind}}"),
+            targets=one(f"max by (kind) (trimtab_alarms_recent{Q})", "{{kind}}"),
         ),
         Panel(title="Events", kind="timeseries", unit="ops", targets=rate_by("trimtab_events_total", "kind")),
         Panel(

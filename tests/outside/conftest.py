@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,6 @@ from playwright.sync_api import Browser
 from tests.outside.browser import axe_source, launched
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-NO_SKIPS: Final = "TRIMTAB_NO_SKIPS"
-"""Set by .ci/run: a test that is skipped there is a test that nobody runs."""
 PICTURES: Final = "TRIMTAB_PICTURES"
 """Directory for the screenshots; `make pictures` names docs/images."""
 
@@ -46,12 +44,3 @@ def picture() -> Callable[[Any, str], None]:
         page.screenshot(path=directory / f"{name}.png", animations="disabled")
 
     return take
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    report = yield
-    if report.skipped and os.environ.get(NO_SKIPS):
-        report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, and {NO_SKIPS} is set: {report.longrepr}"
-    return report

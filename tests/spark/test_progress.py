@@ -30,7 +30,10 @@ def stream_of(spark: SparkSession, name: str) -> DataFrame:
     return spark.readStream.format(topic.NAME).options(**options).load()
 
 
-def test_durations_rates_and_backlog(spark: SparkSession, redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+def test_durations_rates_backlog_and_signs_of_life(
+    spark: SparkSession, redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PULSE_S", 0.2)
     store = Store(redis_server.url)
     query = JoinQuery(
         name=NAME,
@@ -48,11 +51,13 @@ def test_durations_rates_and_backlog(spark: SparkSession, redis_server: Embedded
 
         def told() -> dict[Any, Any]:
             fields: dict[Any, Any] = store.client.hgetall(redis_keys.driver(NAME))
-            return fields if int(fields.get("progress_batch", -1)) >= 2 else {}
+            return fields if int(fields.get("progress_batch", -1)) >= 2 and "pulse_ms" in fields else {}
 
         fields = poll(told, "the progress of three batches", 300)
     finally:
         running.stop()
+    ended = poll(lambda: store.client.hget(redis_keys.driver(NAME), "ended"), "Spark's word that it has ended", 60)
+    assert (fields["ended"], ended) == ("", "1")
     assert int(fields["batch_ms"]) > 0
     assert float(fields["rows_per_s"]) > 0
     assert int(fields["backlog"]) > 0, "rows come faster than batches read them"

@@ -7,21 +7,27 @@ import json
 import socket
 import threading
 import time
-from contextlib import aclosing, closing
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 import redis
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from api.deltas import EVENTS_SHOWN, applied, delta
+from api.deltas import EVENTS_SHOWN, MARKS_SHOWN, applied, delta
+from api.events import event_order
 from api.front import why_now
-from api.live import QUEUE_MAX, Client, LiveStreams
+from api.keys import KeyStore
+from api.live import LiveStreams
+from api.streaming import WAITING_BYTES_MAX, Piece, Stream, Wire
+from api.tails import Client, Tail
 from balancing.settings import Settings
 from balancing.situation import Situation
 from balancing.triggers import TriggerState
+from manager.history import BATCHES_KEPT
 from manager.store import ManagerStore
 from tests.checkers.clock import ManualClock
 from tests.checkers.served import Served, cleared, measured, until
@@ -84,6 +90,43 @@ class Follower(threading.Thread):
         assert not self.is_alive()
 
 
+class Listener(Wire):
+    """A client in this process. Unless it `reads`, everything waits."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self.heard: list[bytes] = []
+        self.over = False
+        self._reads = reads
+        self._news = asyncio.Event()
+
+    def waiting(self) -> int:
+        return 0 if self._reads else sum(map(len, self.heard))
+
+    def write(self, piece: Piece) -> None:
+        assert piece.chunk == b"%x\r\n" % len(piece.data) + piece.data + b"\r\n"
+        self.heard.append(piece.data)
+        self._news.set()
+
+    def end(self) -> None:
+        self.over = True
+
+    async def take(self, stream: Stream) -> None:
+        """As `StreamAnswer` does."""
+        async for data in stream.past():
+            self.heard.append(data)
+        stream.connect(self)
+
+    async def until(self, condition: Callable[[list[bytes]], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition(self.heard):
+                self._news.clear()
+                await self._news.wait()
+
+
+def ids(heard: list[bytes]) -> list[str]:
+    return [line[4:] for line in b"".join(heard).decode().splitlines() if line.startswith("id: ")]
+
+
 def test_a_rebalance_is_seen_live_from_the_first_step_to_the_outcome(plane: DataPlane, server: EmbeddedRedis) -> None:
     with Served(server.url, manager=True) as served:
         client = served.client("operate")
@@ -105,6 +148,12 @@ def test_a_rebalance_is_seen_live_from_the_first_step_to_the_outcome(plane: Data
         assert len(steps) > 1
         until(lambda: tuple(follower.document["owners"]) == plane.owners, plane)
         until(lambda: any(row[1] > 8 for row in follower.document["batches"]), plane)
+        moves = [move for move in follower.document["moves"] if move["rebalance"] == name]
+        marks = {mark["id"]: mark for mark in follower.document["marks"]}
+        for move in moves:
+            mark = marks[move["id"]]
+            assert (mark["from_ms"], mark["to_ms"]) == (move["created_ms"], move["ended_ms"])
+            assert (mark["outcome"], mark["groups"]) == ("committed", len(move["groups"]))
         # Forecast against outcome, once some batches have run under the new mapping.
         until(lambda: client.get(f"{BASE}/rebalances/{name}").json()["measured"] is not None, plane)
         record = client.get(f"{BASE}/rebalances/{name}").json()
@@ -147,16 +196,20 @@ def test_clients_hold_no_connection_to_redis_and_the_reader_ends_after_the_last(
         store = ManagerStore(server.url)
         streams = LiveStreams(store)
         followers = [await streams.follow_events("orders", "k", None) for _ in range(200)]
-        for each in followers:
-            assert await anext(each) == b"retry: 2000\n\n"
+        listeners = [Listener() for _ in followers]
+        for listener, each in zip(listeners, followers, strict=True):
+            await listener.take(each)
+            assert listener.heard == [b"retry: 2000\n\n"]
         listed: Any = plane.store.client.client_list()
         blocked = [each for each in listed if each["cmd"].startswith("xread")]
         assert len(blocked) <= 1
         name = add_event(plane, "all of them hear it")
-        heard = await asyncio.gather(*(anext(each) for each in followers))
-        assert len(set(heard)) == 1 and heard[0].startswith(f"id: {name}\n".encode())
+        for listener in listeners:
+            await listener.until(lambda heard: len(heard) == 2)
+        assert len({id(listener.heard[1]) for listener in listeners}) == 1, "the same bytes, made once"
+        assert listeners[0].heard[1].startswith(f"id: {name}\n".encode())
         for each in followers:
-            await each.aclose()  # type: ignore[attr-defined]
+            each.leave()
         await asyncio.wait_for(asyncio.gather(*streams._tasks), 5)
         assert not streams._tails
         await store.close()
@@ -172,36 +225,81 @@ def test_a_client_that_comes_back_misses_nothing_and_hears_nothing_twice(
     async def follow() -> None:
         store = ManagerStore(server.url)
         streams = LiveStreams(store)
-        heard: list[str] = []
         # Somebody else is there already: the reader has gone on.
-        other = await streams.follow_events("orders", "k", None)
-        assert await anext(other)
+        other, listener = await streams.follow_events("orders", "k", None), Listener()
+        await Listener().take(other)
         stream = await streams.follow_events("orders", "k", names[0])
-        async with aclosing(stream):  # type: ignore[type-var]
-            async for data in stream:
-                heard += [line[4:] for line in data.decode().splitlines() if line.startswith("id: ")]
-                if len(names) < 1210:
-                    names.append(await asyncio.to_thread(add_event, plane, "meanwhile"))
-                if heard and heard[-1] == names[-1]:
-                    break
-        assert heard == names[1:]
-        await other.aclose()  # type: ignore[attr-defined]
+        async for data in stream.past():
+            listener.heard.append(data)
+            if len(names) < 1210:
+                names.append(await asyncio.to_thread(add_event, plane, "meanwhile"))
+        stream.connect(listener)
+        names.append(await asyncio.to_thread(add_event, plane, "afterwards"))
+        await listener.until(lambda heard: ids(heard)[-1:] == names[-1:])
+        assert ids(listener.heard) == names[1:]
+        stream.leave()
+        other.leave()
         streams.stop()
         await store.close()
 
     asyncio.run(follow())
 
 
-def test_a_slow_client_is_told_and_dropped() -> None:
-    async def fill() -> None:
-        client = Client(key="k", live=True)
-        assert all(client.put((0, 0), b"x") for _ in range(QUEUE_MAX))
-        assert client.put((0, 0), b"x") is False
-        assert client.put((0, 0), b"late") is True
-        (only,) = [data async for data in client.messages()]
-        assert only.startswith(b"event: dropped\n")
+def test_events_that_the_client_has_already_do_not_come_again_from_the_reader(
+    plane: DataPlane, server: EmbeddedRedis
+) -> None:
+    names = [add_event(plane, f"event {number}") for number in range(4)]
 
-    asyncio.run(fill())
+    async def tell() -> list[str]:
+        store = ManagerStore(server.url)
+        tail, listener = Tail(store, KeyStore(store.client), "orders", time.monotonic), Listener()
+        client = Client(key="k", live=False, told=event_order(names[1]))
+        client.connect(listener)
+        tail.clients.add(client)
+        task = asyncio.create_task(tail.run(lambda: not listener.heard))
+        await task
+        await store.close()
+        assert listener.over
+        return ids(listener.heard)
+
+    assert asyncio.run(tell()) == names[2:]
+
+
+def test_a_client_that_waits_for_events_which_redis_has_lost(plane: DataPlane, server: EmbeddedRedis) -> None:
+    first, _ = add_event(plane, "one"), add_event(plane, "two")
+
+    async def follow() -> list[str]:
+        store = ManagerStore(server.url)
+        streams, listener = LiveStreams(store), Listener()
+        stream = await streams.follow_events("orders", "k", first)
+        await asyncio.to_thread(plane.store.client.delete, redis_keys.events("orders"))
+        await listener.take(stream)
+        name = await asyncio.to_thread(add_event, plane, "three")
+        await listener.until(lambda heard: ids(heard) == [name])
+        stream.leave()
+        await store.close()
+        return ids(listener.heard)
+
+    assert len(asyncio.run(follow())) == 1
+
+
+def test_a_slow_client_is_told_and_dropped_by_what_waits_for_it() -> None:
+    client, listener = Client(key="k", live=True), Listener(reads=False)
+    client.connect(listener)
+    delta_bytes = 48_000  # one of 4,096 groups
+    fit = WAITING_BYTES_MAX // delta_bytes + 1
+    assert all(client.put(Piece(b"x" * delta_bytes)) for _ in range(fit))
+    assert client.put(Piece(b"x")) is False
+    assert client.put(Piece(b"late")) is True
+    assert listener.heard[fit].startswith(b"event: dropped\n") and len(listener.heard) == fit + 1
+    assert listener.over
+    assert sum(map(len, listener.heard[:fit])) <= WAITING_BYTES_MAX + delta_bytes
+
+
+def test_small_messages_may_wait_in_any_number() -> None:
+    client = Client(key="k", live=True)
+    client.connect(Listener(reads=False))
+    assert all(client.put(Piece(b"x")) for _ in range(1000))
 
 
 def test_a_client_that_reads_nothing_does_not_hold_up_the_others(plane: DataPlane, server: EmbeddedRedis) -> None:
@@ -218,12 +316,12 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_others(plane: DataPlan
         with client.stream("GET", f"{BASE}/events", timeout=20) as answer:
             lines = answer.iter_lines()
             assert next(lines) == "retry: 2000"
-            for _ in range(QUEUE_MAX + 400):
+            for _ in range(64):
                 name = add_event(plane, text)
                 while next(lines) != f"id: {name}":
                     pass
                 heard += 1
-        assert heard == QUEUE_MAX + 400
+        assert heard == 64
         # The slow one finds out as soon as it reads on.
         slow.settimeout(10)
         rest = b""
@@ -232,6 +330,21 @@ def test_a_client_that_reads_nothing_does_not_hold_up_the_others(plane: DataPlan
             if b"event: dropped" in rest:
                 break
         assert b"event: dropped" in rest
+
+
+def test_a_proxy_that_speaks_an_older_http_gets_no_chunks(plane: DataPlane, server: EmbeddedRedis) -> None:
+    with Served(server.url) as served, closing(socket.socket()) as old:
+        host, port = served.url.removeprefix("http://").split(":")
+        old.connect((host, int(port)))
+        old.settimeout(10)
+        old.sendall(f"GET {BASE}/live HTTP/1.0\r\nAuthorization: Bearer {served.key('read')}\r\n\r\n".encode())
+        received = b""
+        while not received.endswith(b"}\n\n"):
+            received += old.recv(1 << 20)
+        head, _, body = received.partition(b"\r\n\r\n")
+        assert b"chunked" not in head.lower()
+        assert body.startswith(b"retry: 2000\n\nevent: front\ndata: {")
+        assert json.loads(body.partition(b"data: ")[2])["seq"] == 1
 
 
 def test_a_revoked_key_and_a_lost_redis_end_the_stream() -> None:
@@ -286,6 +399,7 @@ def document(**changes: Any) -> Json:
         "loads": [1.0, 2.0, 3.0, 4.0],
         "batches": [[1, 1, 2.0], [2, 2, 2.0]],
         "events": [{"id": "1-0"}, {"id": "2-0"}],
+        "marks": [],
     }
     return plain | changes
 
@@ -298,8 +412,8 @@ def test_only_what_has_changed_is_told() -> None:
         why={"text": "skewed"},
         owners=[0, 1, 2, 1],
         loads=[1.0, 5.0, 6.0, 7.0],
-        batches=[[2, 2, 2.0], [3, 3, 2.0]],
-        events=[{"id": "2-0"}, {"id": "3-0"}],
+        batches=[*before["batches"], [3, 3, 2.0]],
+        events=[*before["events"], {"id": "3-0"}],
     )
     assert delta(before, after) == {
         "at_ms": 9,
@@ -311,34 +425,58 @@ def test_only_what_has_changed_is_told() -> None:
 
 
 _NUMBERS = st.lists(st.integers(0, 3), max_size=6)
-_ROWS = st.integers(0, 8).flatmap(
-    lambda first: st.integers(first, 12).map(lambda last: [[number, 1.0] for number in range(first, last)])
-)
-_DOCUMENTS = st.builds(
-    lambda at_ms, why, owners, loads, batches: document(
-        at_ms=at_ms, why={"text": why}, owners=owners, loads=loads, batches=batches, events=[]
-    ),
-    st.integers(0, 9),
-    st.sampled_from("abc"),
-    _NUMBERS,
-    _NUMBERS,
-    _ROWS,
-)
+_GROWN = st.lists(st.integers(0, 4).map(lambda number: [number, 1.0]), max_size=6)
+_TEXTS = st.sampled_from("abc").map(lambda text: {"text": text})
+_FIELDS = {"why": _TEXTS, "owners": _NUMBERS, "loads": _NUMBERS, "batches": _GROWN, "events": _GROWN, "marks": _GROWN}
+_DOCUMENTS = st.builds(document, at_ms=st.integers(0, 9), **_FIELDS)
 
 
-@given(_DOCUMENTS, _DOCUMENTS)
-def test_whoever_applies_every_delta_has_the_newest_document(before: Json, after: Json) -> None:
+@st.composite
+def followed(draw: st.DrawFn) -> tuple[Json, Json]:
+    """Two documents: the second has nothing to do with the first, or its lists have grown and lost their beginning."""
+    before, after = draw(_DOCUMENTS), draw(_DOCUMENTS)
+    for name in ("batches", "events", "marks"):
+        if draw(st.booleans()):
+            after[name] = [*before[name], *after[name]][draw(st.integers(0, 8)) :]
+    return before, after
+
+
+@given(followed())
+@example((document(batches=[[1], [2], [3]]), document(batches=[[3], [4]])))
+@example((document(batches=[[1], [2], [1]]), document(batches=[[1], [2], [1], [4]])))
+def test_whoever_applies_every_delta_has_the_newest_document(documents: tuple[Json, Json]) -> None:
+    before, after = documents
     change = delta(before, after)
-    newest = before | {"at_ms": after["at_ms"]} if change is None else applied(before, change)
-    # What a list has lost at its beginning is cut off by its length alone.
-    kept = len(after["batches"])
-    assert newest["batches"][len(newest["batches"]) - kept :] == after["batches"]
-    assert {**newest, "batches": []} == {**after, "batches": []}
+    assert (before | {"at_ms": after["at_ms"]} if change is None else applied(before, change)) == after
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("batches", BATCHES_KEPT), ("events", EVENTS_SHOWN), ("marks", MARKS_SHOWN)]
+)
+def test_a_full_list_that_goes_on_is_told_by_its_new_entries_alone(name: str, kept: int) -> None:
+    entries = [{"id": f"{number}-0"} for number in range(kept + 2)]
+    change = delta(document(**{name: entries[:kept]}), document(**{name: entries[2:]}))
+    assert change == {"at_ms": 1, name: entries[kept:]}
+    assert applied(document(**{name: entries[:kept]}), change)[name] == entries[2:]
 
 
 def test_lists_that_grow_are_cut() -> None:
     before = document(events=[{"id": f"{number}-0"} for number in range(EVENTS_SHOWN)])
     assert len(applied(before, {"at_ms": 2, "events": [{"id": "99-0"}]})["events"]) == EVENTS_SHOWN
+
+
+def test_moves_of_long_ago_are_marked_still(plane: DataPlane, server: EmbeddedRedis, monkeypatch: Any) -> None:
+    """A page that is opened now marks what moved while its batches were joined, though its steps are not shown."""
+    with Served(server.url, manager=True) as served:
+        client = served.client("operate")
+        name = client.post(f"{BASE}/rebalances", json={"reason": "see it"}).json()["id"]
+        until(lambda: client.get(f"{BASE}/rebalances/{name}").json()["state"] == "committed", plane)
+        monkeypatch.setattr("api.front.ENDED_SHOWN_MS", -1)
+        front = client.get(f"{BASE}/front").json()
+        assert front["moves"] == []
+        ids = {each["id"] for each in client.get(f"{BASE}/rebalances/{name}").json()["migrations"]}
+        assert {mark["id"] for mark in front["marks"]} == ids
+        assert all(mark["to_ms"] >= front["batches"][0][0] for mark in front["marks"])
 
 
 def test_why_nothing_moves_in_words() -> None:
@@ -418,16 +556,3 @@ def test_an_event_that_somebody_else_wrote(plane: DataPlane, server: EmbeddedRed
         assert all(json.loads(line[6:])["id"] for line in lines if line.startswith("data: "))
         shown = client.get(f"{BASE}/front").json()["events"]
         assert [each["kind"] for each in shown][-2] == evil["kind"]
-
-
-def test_a_sign_of_life_does_not_hide_an_event_that_was_caught_up_with() -> None:
-    async def wait() -> list[bytes]:
-        client = Client(key="k", live=False)
-        client.put((0, 0), b"here")
-        client.put((5, 0), b"old")
-        client.put((7, 0), b"new")
-        client.forget_until((6, 0))
-        client.end()
-        return [data async for data in client.messages()]
-
-    assert asyncio.run(wait()) == [b"herenew"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from benchmarks.live import Figures
 
 GOOD = Figures(
+    seconds=20.0,
     events=2,
     delays_ms=[10.0] * 200,
     deltas=5,
@@ -16,6 +17,7 @@ GOOD = Figures(
     after_mb=100.0,
     slow=0,
     cpu_share=0.2,
+    clients_cpu_share=0.1,
 )
 
 

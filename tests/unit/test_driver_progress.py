@@ -33,7 +33,8 @@ def source(offsets: dict[str, str], rate: float = 250.0) -> dict[str, Any]:
 
 
 def progress(*sources: dict[str, Any], **durations: int) -> dict[str, Any]:
-    return {"batchId": 7, "durationMs": durations or {"addBatch": 600, "triggerExecution": 750}, "sources": sources}
+    spent = durations or {"addBatch": 600, "triggerExecution": 750}
+    return {"batchId": 7, "runId": "run-1", "durationMs": spent, "sources": sources}
 
 
 def epoch_of(query: str, partitions: int = 8) -> Epoch:
@@ -79,12 +80,19 @@ class Heard:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, DriverProgress]] = []
+        self.signs: list[tuple[str, str]] = []
         self.error: Exception | None = None
 
     def progress(self, query: str, progress: DriverProgress) -> None:
         if self.error is not None:
             raise self.error
         self.told.append((query, progress))
+
+    def pulse(self, query: str) -> None:
+        self.signs.append(("pulse", query))
+
+    def ended(self, query: str) -> None:
+        self.signs.append(("ended", query))
 
 
 def listening(heard: Any, directory: Path, *queries: str) -> tuple[ProgressListener, ManualClock]:
@@ -134,6 +142,27 @@ def test_nothing_fails_the_query_and_redis_is_left_alone_for_a_while(tmp_path: P
     assert len(heard.told) == 1
 
 
+def test_signs_of_life_from_the_first_batch_to_the_end_of_that_run(tmp_path: Path) -> None:
+    heard = Heard()
+    listener, _ = listening(heard, tmp_path, "orders", "clicks")
+    listener.pulse()
+    assert heard.signs == [], "nothing is known to run yet"
+    listener.tell(progress(source(FILES), control(epoch_of("orders"))))
+    listener.pulse()
+    assert heard.signs == [("pulse", "orders")]
+    listener.tell(progress(source(FILES), control(epoch_of("orders"))) | {"runId": "run-2"})
+    listener.end("run-1")
+    assert heard.signs == [("pulse", "orders")], "it was started again before Spark told of the end"
+    listener.end("run-2")
+    listener.pulse()
+    assert heard.signs == [("pulse", "orders"), ("ended", "orders")]
+    listener.tell(progress(source(FILES), control(epoch_of("orders"))) | {"runId": "run-3"})
+    listener.forget("orders")
+    listener.end("run-3")
+    listener.pulse()
+    assert len(heard.signs) == 2, "its Redis may be gone"
+
+
 @pytest.mark.redis
 def test_it_is_beside_the_sign_of_life_in_redis(server: EmbeddedRedis, tmp_path: Path) -> None:
     store = Store(server.url)
@@ -145,3 +174,4 @@ def test_it_is_beside_the_sign_of_life_in_redis(server: EmbeddedRedis, tmp_path:
         "rows_per_s": "250.0",
         "backlog": "5",
     }
+    listener.forget("orders")

@@ -32,6 +32,7 @@ from manager.history import (
     thinned,
 )
 from manager.outcomes import Outcomes, foresee
+from manager.store import Heartbeat
 from tests.unit.balancing_snapshots import snapshot
 from tests.unit.test_runner import _report
 from trimtab.epochs import first_epoch
@@ -166,6 +167,36 @@ def test_what_is_not_written_is_written_later() -> None:
     assert chronicle.entries(SEEN, 5001) == Entries()
     chronicle.note([committed(4, 4500), replace(committed(5, 9999), reports={})], SEEN, Settings(), steering)
     assert chronicle.entries(SEEN, 5002) == Entries()
+
+
+def heard(batch: int, batch_ms: int | None) -> Heartbeat:
+    return Heartbeat(committed=batch, epoch=1, digest="", at_ms=0, progress_batch=batch, batch_ms=batch_ms)
+
+
+def test_batch_times_are_the_drivers_where_it_tells_them() -> None:
+    """A batch that took 200 ms is none of a second, though one comes each second; throughput is per second."""
+    chronicle, steering = Chronicle(), Steering(query="q")
+
+    def rows() -> list[tuple[int, float, float]]:
+        entries = chronicle.entries(SEEN, 0)
+        chronicle.written(entries)
+        return [(row.batch, row.batch_ms, row.rows_per_s) for row in entries.batches]
+
+    chronicle.told(heard(0, 900))
+    chronicle.note([committed(1, 1000)], SEEN, Settings(), steering)
+    chronicle.told(heard(2, 200))  # before its reports were read
+    chronicle.note([committed(2, 2000)], SEEN, Settings(), steering)
+    assert rows() == [(2, 200.0, 30.0)]
+    chronicle.note([committed(3, 3000)], SEEN, Settings(), steering)
+    assert rows() == [], "the driver will tell in a moment"
+    chronicle.told(heard(3, 250))
+    assert rows() == [(3, 250.0, 30.0)]
+    # A progress that got lost does not keep a batch back for ever.
+    chronicle.note([committed(4, 4000)], SEEN, Settings(), steering)
+    chronicle.note([committed(5, 5000)], SEEN, Settings(), steering)
+    chronicle.told(heard(5, 300))
+    chronicle.told(None)
+    assert rows() == [(4, 1000.0, 30.0), (5, 300.0, 30.0)]
 
 
 def test_a_failure_of_the_history_does_not_fail_the_turn(caplog: pytest.LogCaptureFixture) -> None:

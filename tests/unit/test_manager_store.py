@@ -299,12 +299,13 @@ def test_settings_rules_and_proposals(server: EmbeddedRedis, plain: Store) -> No
         first, second = proposal("p1"), replace(proposal("p2"), by="me", order="hot-last", max_pause_ms=5.0)
         await store.save_proposal(first)
         await store.save_proposal(second)
-        assert await store.proposals("orders") == [second, first]
+        assert await store.proposals("orders", 9) == [second, first]
+        assert await store.proposals("orders", 1) == [second]
         assert await store.proposal("orders", "p2") == second
         plain.client.set(redis_keys.proposal("orders", "p2"), '{"format": 0}')
-        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
+        assert await store.proposals("orders", 9) == [first] and await store.proposal("orders", "p2") is None
         plain.client.delete(redis_keys.proposal("orders", "p2"))
-        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
+        assert await store.proposals("orders", 9) == [first] and await store.proposal("orders", "p2") is None
         assert 0 < int(str(plain.client.ttl(redis_keys.proposal("orders", "p1")))) <= 3600
 
     play(server, scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
@@ -224,19 +225,77 @@ def test_a_transfer_store_that_fails_and_a_request_that_is_refused(plane: DataPl
 def test_alarms_are_counted_whoever_raised_them(plane: DataPlane) -> None:
     async def scenario(mine: Instance) -> None:
         store = mine.runner.store
-        plane.store.alarm("orders", "redis-away", "before this leader")
+        old = {"at_ms": now_ms() - metrics.ALARMS_RECENT_MS - 1, "kind": "protocol", "text": "long ago"}
+        plane.store.client.lpush("trimtab:{orders}:alarms", json.dumps(old))
+        plane.store.alarm("orders", "redis-away", "while nobody led")
         await asyncio.sleep(0.002)
         await mine.batches(2)
         observed = mine.runner.observed
         observed.alarmed(await store.alarms("orders"))
+        assert mine.scrape().value("trimtab_alarms_recent", query="orders", kind="redis-away") == 1
         plane.store.alarm("orders", "redis-went-back", "from the driver")
         plane.store.alarm("orders", "<b>unheard of</b>", "from somebody")
         for _ in range(2):
             observed.alarmed(await store.alarms("orders"))
         page = mine.scrape()
-        assert page.sum("trimtab_alarms_total") == 2
-        assert page.value("trimtab_alarms_total", query="orders", kind="redis-went-back") == 1
-        assert page.value("trimtab_alarms_total", query="orders", kind="other") == 1
+        assert page.sum("trimtab_alarms_recent") == 3
+        assert page.value("trimtab_alarms_recent", query="orders", kind="redis-went-back") == 1
+        assert page.value("trimtab_alarms_recent", query="orders", kind="other") == 1
+        # Another leader says the same.
+        await mine.runner.lease.release()
+        other = instance_of(store, plane, "other")
+        await other.batches(1)
+        other.runner.observed.alarmed(await store.alarms("orders"))
+        assert other.scrape().sum("trimtab_alarms_recent") == 3
+
+    play(plane, scenario)
+
+
+def test_a_query_whose_epochs_are_gone_is_missed_by_nobody(plane: DataPlane) -> None:
+    """Nobody can lead it: an alert about that would never end."""
+
+    async def scenario(mine: Instance) -> None:
+        await mine.batches(2)
+        assert mine.scrape().value("trimtab_manager_leading", query="orders") == 1
+        await mine.runner.lease.release()
+        standby = instance_of(mine.runner.store, plane, "other")
+        await standby.runner.watch.look()
+        assert standby.scrape().value("trimtab_manager_leading", query="orders") == 0
+        for name in plane.store.client.scan_iter("trimtab:{orders}:*"):
+            plane.store.client.delete(name)
+        plane.store.define("orders", {"workers": 2})
+        await standby.runner.turn()
+        assert "trimtab_manager_leading" not in standby.scrape().names()
+
+    play(plane, scenario)
+
+
+def test_the_series_of_a_query_vanish_when_it_ends_or_its_driver_is_gone(plane: DataPlane) -> None:
+    """However long its batches take: its process says that it is alive, or that Spark has ended it."""
+
+    async def scenario(mine: Instance) -> None:
+        plane.step()
+        plane.store.client.hset("trimtab:{orders}:driver", "gap_ms", "600000")
+        plane.store.pulse("orders")
+        await mine.runner.turn()
+        assert "trimtab_query_up" in mine.scrape().names()
+        mine.clock.now_s += 29
+        await asyncio.sleep(0.002)
+        plane.store.pulse("orders")  # in the middle of a batch
+        await mine.runner.turn()
+        mine.clock.now_s += 29
+        await mine.runner.turn()
+        assert "trimtab_query_up" in mine.scrape().names()
+        mine.clock.now_s += 2
+        await mine.runner.turn()
+        assert "trimtab_query_up" not in mine.scrape().names(), "killed"
+        await mine.batches(1)
+        assert "trimtab_query_up" in mine.scrape().names()
+        plane.store.ended("orders")
+        await mine.runner.turn()
+        assert "trimtab_query_up" not in mine.scrape().names(), "ended"
+        await mine.batches(1)
+        assert "trimtab_query_up" in mine.scrape().names(), "started again"
 
     play(plane, scenario)
 
@@ -251,7 +310,7 @@ def test_alarms_that_are_none_stop_nobody(plane: DataPlane) -> None:
         for text in ("not json", '["no object"]', '{"at_ms": "soon", "kind": [], "text": 1}'):
             plane.store.client.lpush("trimtab:{orders}:alarms", text)
             await service._count_alarms()
-        assert mine.scrape().sum("trimtab_alarms_total") == 0
+        assert mine.scrape().sum("trimtab_alarms_recent") == 0
 
     play(plane, scenario)
 
