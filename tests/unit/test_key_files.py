@@ -15,7 +15,7 @@ import pytest
 from api.embedded import EmbeddedServer
 from api.key_files import REREAD_S, KeyFiles
 from api.keys import new_key
-from api.live import CHECK_S
+from api.tails import CHECK_S
 from commands.cli import main
 from tests.checkers.clock import ManualClock
 from tests.checkers.served import FRESH
