@@ -190,10 +190,9 @@ class MoveComparison:
     # -- what each side has to do ----------------------------------------------------------------------------------
 
     def _sender_part(self) -> Part:
-        if self.phase in (Phase.OPENING, Phase.PARALLEL):
-            return Part.JOIN
         if self.phase in (Phase.THERE, Phase.RECALLED):
             return Part.ASIDE
+        # What waited is added silently on one way back only; where the move opens, or is a duplicate, nothing waits.
         silently = self.move.way == Way.JOINED and self.sender.state != RoleState.RESTORED
         return Part.ADD if silently else Part.JOIN
 

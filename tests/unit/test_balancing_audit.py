@@ -10,7 +10,7 @@ import pytest
 
 from balancing.audit import PROBLEMS_KEPT, AuditVerdict, MigrationAudit, parse_audit
 from balancing.committed import CommittedBatch
-from balancing.comparing import HAS_PACKAGE
+from balancing.comparing import HAS_PACKAGE, WatchedMove
 from tests.unit.audit_plane import DAMAGES, MIGRATION, WORKERS, History, make_report
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.evidence import Evidence, Seen, Tally
@@ -429,3 +429,40 @@ def test_a_broken_worker_does_not_fill_the_journal() -> None:
         ),
     )
     assert len(audit.problems) == PROBLEMS_KEPT and len(audit.to_json()["watched"]) == 1
+
+
+def test_a_move_that_opens_later_has_no_part_in_the_batches_before() -> None:
+    """A batch is noted before the one that it follows is confirmed."""
+    noted = BEGUN.add(M, replace(opening(), batch=12), None)
+    confirmed = CommittedBatch(
+        batch=12, bound=epoch(THERE), at_ms=0, reports={}, previous=batch(epoch(number=3), number=11)
+    )
+    audit = noted.add(M, confirmed, None)
+    assert (audit.newest_batch, audit.unchecked_batches, audit.checked_batches) == (11, 0, 0)
+    assert [each.first_batch for each in audit.watched] == [12]
+
+
+def test_batches_that_nobody_saw_count_until_the_move_is_known_to_be_closed() -> None:
+    """It was open when it was last seen: every batch that is missing may have had it."""
+    open_ = added(BEGUN, opening(), switched())
+    away = BATCHES_AFTER_CLOSE + 5
+    assert added(open_, batch(epoch(number=4, owners=(1, 0)), number=9 + away)).unchecked_batches == away
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_batch_in_which_one_side_says_nothing_about_the_move_is_not_checked(silent: int) -> None:
+    subject = opening()
+    reports = {**subject.reports, silent: replace(subject.reports[silent], moves=[])}
+    audit = added(BEGUN, replace(subject, reports=reports))
+    assert (audit.checked_batches, audit.unchecked_batches, audit.problems) == (0, 1, ())
+
+
+def test_a_closed_move_whose_groups_went_to_two_workers_is_not_checked() -> None:
+    """What each side must have of them nobody can tell."""
+    two = replace(THERE, groups=(0, 1))
+    watched = replace(BEGUN, opened=True, watched=(WatchedMove(move=two, first_batch=5),))
+    closed = batch(
+        epoch(number=3, owners=(1, 0)), side(two, Side.SENDER, S.EXPORTED), side(two, Side.RECEIVER, S.RECEIVED)
+    )
+    audit = added(watched, closed)
+    assert (audit.checked_batches, audit.unchecked_batches, audit.problems) == (0, 1, ())
