@@ -12,11 +12,13 @@ import pytest
 from rich.console import Console
 
 from commands.runner.failures import root_cause_of_text
-from commands.runner.job import JobFile, load_job, option_text, trigger_arguments
+from commands.runner.job import JobFile, load_job
 from commands.runner.progress import parse_progress
 from commands.runner.spark_session import quiet_log4j
 from commands.runner.stderr_filter import LineFilter
+from commands.runner.trigger import trigger_arguments
 from commands.runner.worker_table import newest_reports, shares
+from commands.runner.yaml_part import option_text
 from commands.runner.yaml_text import fill_in
 from trimtab.errors import InvalidInput
 from trimtab.reports import WorkerReport
