@@ -40,12 +40,16 @@ install: $(PROJECT) ## Make .venv with the locked dependencies and this project
 run: $(PROJECT) ## Run the demo (ARGS are its options)
 	$(PY) -m commands.demo $(ARGS)
 
+.PHONY: kafka
+kafka: $(PROJECT) ## Run the Kafka example: broker, join, rebalance, kill, verdict (needs Maven)
+	$(PY) -m examples.kafka
+
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
 	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-outside
-test-outside: $(OUTSIDE) ## Tests that need a browser and Prometheus: installs Debian's as root, else says what is missing
+test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus and Kafka: installs Debian's as root, else says what is missing
 	$(PY) -m pytest tests/outside $(ARGS)
 
 .PHONY: pictures

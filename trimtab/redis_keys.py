@@ -50,7 +50,7 @@ def digests(query: str) -> str:
 def driver(query: str) -> str:
     """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms, gap_ms.
 
-    Of the newest finished batch: progress_batch, batch_ms, rows_per_s, backlog."""
+    Of the newest finished batch: progress_batch, batch_ms, rows_per_s, backlog, lags."""
     return f"trimtab:{{{query}}}:driver"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from commands.runner.job import JobFile, SinkPart, load_job
+from commands.runner.kafka_part import KafkaSinkPart
 from commands.runner.stopping import StopRequest, stop_query
 from commands.runner.yaml_part import option_texts
 from split_union.kafka.options import without_secrets
@@ -76,6 +77,7 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
     """Everything that a start would check. Nothing is written: neither the checkpoint nor Redis changes."""
     from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
+    from split_union.kafka.source import ROW_ID
     from trimtab.embedded import EmbeddedRedis
     from trimtab.offset_log import Checkpoint
     from trimtab.store import Store
@@ -93,9 +95,11 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
         build_writer(joined, job)
         check_sink(spark, job.sink)
     result = joined.result
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
+    hidden = {f"{name}_{ROW_ID}" for name in job.query.streams} if isinstance(job.sink, KafkaSinkPart) else set()
+    fields = [field for field in result.schema.fields if field.name not in hidden]
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
     if as_json:
-        result_types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
+        result_types = {field.name: field.dataType.simpleString() for field in fields}
         body = {"query": job.query.name, "workers": job.query.workers, "checkpoint": str(job.checkpoint)}
         print(json.dumps({**body, "continues": used, "result": result_types}, indent=1))
         return

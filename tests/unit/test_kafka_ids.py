@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from split_union.kafka.formats import RegisteredSchema, check_avro_schema, wire_prefix
 from split_union.kafka.identity import Numbers
 from split_union.kafka.registry import Registry, versions_of
+from tests.checkers.registry import RegistryServer
 from trimtab.errors import InvalidInput
 
 AVRO = '{"type": "record", "name": "o", "fields": [{"name": "user", "type": "long"}]}'
@@ -40,43 +38,17 @@ def test_what_is_not_a_record_is_refused(text: str) -> None:
     assert caught.value.field == "value.schema"
 
 
-class _Registry(BaseHTTPRequestHandler):
-    """The two routes that we read, as the API's documentation has them."""
-
-    def do_GET(self) -> None:
-        schemas = {"1": (11, AVRO), "3": (12, AVRO.replace("long", "string"))}
-        parts = self.path.strip("/").split("/")
-        if self.headers["Authorization"] != "Basic bWU6Y2FuYXJ5":
-            return self._answer(401, {})
-        if parts == ["subjects", "pay%2Fvalue", "versions"]:
-            return self._answer(200, [3, 1])
-        if parts[:3] == ["subjects", "pay%2Fvalue", "versions"]:
-            number, schema = schemas[parts[3]]
-            return self._answer(200, {"id": number, "version": int(parts[3]), "schema": schema})
-        if parts == ["subjects", "proto", "versions"]:
-            return self._answer(200, [1])
-        if parts[:2] == ["subjects", "proto"]:
-            return self._answer(200, {"id": 1, "version": 1, "schema": "message", "schemaType": "PROTOBUF"})
-        return self._answer(404, {"error_code": 40401})
-
-    def _answer(self, status: int, body: object) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Quiet."""
+PAYMENTS = [
+    {"id": 11, "version": 1, "schema": AVRO},
+    {"id": 12, "version": 3, "schema": AVRO.replace("long", "string")},
+]
+PROTO = [{"id": 1, "version": 1, "schema": "message", "schemaType": "PROTOBUF"}]
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with RegistryServer({"pay/value": PAYMENTS, "proto": PROTO}, "me:canary") as registry:
+        yield registry.url
 
 
 def test_all_versions_of_a_subject_oldest_first(url: str) -> None:
