@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from commands.runner import build_kafka
+from commands.runner.job import JobFile
 from commands.runner.run import RunOptions, run_file
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ def gated(frame: DataFrame, directory: str) -> DataFrame:
 
 
 def main(job: Path, directory: str) -> int:
-    plain = build_kafka.dead_letters
+    plain = build_kafka.build_dead_letters
 
-    def held(bad: DataFrame, topic: str, query: str, stream: str) -> DataFrame:
-        return gated(plain(bad, topic, query, stream), directory)
+    def held(job: JobFile, bad: dict[str, DataFrame]) -> list[DataFrame]:
+        return [gated(letters, directory) for letters in plain(job, bad)]
 
-    build_kafka.dead_letters = held
+    build_kafka.build_dead_letters = held
     return run_file(job, RunOptions())
 
 

@@ -11,6 +11,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 WAIT_S: Final = 120.0
+_QUIET: Final = {"log_level": 0}
+"""Its threads would complain of a server that has ended."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Topics:
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        self._admin = AdminClient({"bootstrap.servers": servers})
-        self._producer = Producer({"bootstrap.servers": servers})
+        self._admin = AdminClient({"bootstrap.servers": servers, **_QUIET})
+        self._producer = Producer({"bootstrap.servers": servers, **_QUIET})
 
     def create(self, name: str, partitions: int = 2) -> str:
         for future in self._admin.create_topics([NewTopic(name, partitions, 1)]).values():
@@ -97,4 +99,6 @@ class Topics:
             consumer.close()
 
     def _consumer(self) -> Any:
-        return Consumer({"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
+        return Consumer(
+            {"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False, **_QUIET}
+        )

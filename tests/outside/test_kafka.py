@@ -134,7 +134,7 @@ def _move_groups(pipe: Pipe, driver: Driver) -> None:
 # -- formats
 
 V1 = {"type": "record", "name": "o", "fields": [{"name": "price", "type": "double"}, {"name": "id", "type": "long"}]}
-V2 = {**V1, "fields": [*V1["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}  # type: ignore[misc]
+V2 = {**V1, "fields": [*V1["fields"], {"name": "note", "type": ["null", "string"], "default": None}]}
 OUT = {
     "type": "record",
     "name": "joined",
@@ -210,7 +210,7 @@ def test_avro_with_and_without_a_registry(topics: Topics, tmp_path: Path) -> Non
     head_1, head_2 = b"\0\0\0\0\x0b", b"\0\0\0\0\x0c"
     good_1 = head_1 + _double(1.5) + _long(41)
     good_2 = head_2 + _double(2.5) + _long(-42) + _long(1) + _long(2) + b"hi"
-    bad = [good_1[1:], b"\0\0\0\0\x63" + good_1[5:], head_2 + b"\x01", None]
+    bad = [b"\1" + good_1[1:], b"\0\0\0\0\x63" + good_1[5:], head_2 + b"\x01", None]
     sent = [(0, b"1", good_1, START_MS), (1, b"2", good_2, START_MS), (0, b"one", good_1, START_MS)]
     topics.send(f"{name}-a", sent + [(0, b"1", value, START_MS) for value in bad])
     rows = [_long(1) + _long(START_MS + 500), _long(2) + _long(START_MS + 900), _long(1) + _long(START_MS + 9_000)]
