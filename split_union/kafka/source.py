@@ -5,7 +5,7 @@ Both come from one DataFrame of records, so that in a query that has both Spark 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -107,14 +107,12 @@ def _wide(spark: SparkSession, source: KafkaSource, records: DataFrame, needed: 
         schema = _schema(spark, part, form)
         frame = decoded(frame, raw, form, schema, f"__trimtab_{part}")
         for name in schema.names:
-            if name.lower() in (known.lower() for known in (*columns, *RECORD_COLUMNS)):
-                raise InvalidInput(
-                    f"{part}.schema",
-                    name,
-                    "is a column twice, in key and value or beside the record's own",
-                    "Rename it.",
-                )
-            columns[name] = f"__trimtab_{part}.{quote(name)}"
+            # The key is often repeated in the value.
+            column = f"key_{name}" if part == "key" and _taken(name, columns) else name
+            if _taken(column, columns) or _taken(column, RECORD_COLUMNS):
+                remedy = "Give the field another name, or leave it out of the schema."
+                raise InvalidInput(f"{part}.schema", name, "would be a second column of that name", remedy)
+            columns[column] = f"__trimtab_{part}.{quote(name)}"
     problem = F.coalesce(*(F.col(f"__trimtab_{part}_problem") for part, _, _ in parts))
     record = RECORD_COLUMNS if source.select else [name for name in RECORD_COLUMNS if name in needed]
     return frame.select(
@@ -125,6 +123,10 @@ def _wide(spark: SparkSession, source: KafkaSource, records: DataFrame, needed: 
         _RAW_VALUE,
         _RECORD,
     )
+
+
+def _taken(name: str, columns: Iterable[str]) -> bool:
+    return name.lower() in (column.lower() for column in columns)
 
 
 def _schema(spark: SparkSession, part: str, form: RecordFormat) -> T.StructType:
