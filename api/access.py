@@ -150,6 +150,6 @@ def _unauthorized(detail: str) -> Problem:
         field="Authorization",
         value="(not repeated)",
         remedy="Make a key with `trimtab keys create --scope read --name NAME` and send it as "
-        "`Authorization: Bearer KEY` (the CLI: --key or TRIMTAB_KEY).",
+        "`Authorization: Bearer KEY` (the CLI: TRIMTAB_KEY or --key-file).",
         headers={"WWW-Authenticate": 'Bearer realm="trimtab"'},
     )

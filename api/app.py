@@ -51,7 +51,7 @@ def create_app(
         app.include_router(module.router)
     problems.install(app)
     _declare_keys(app)
-    return Gate(app, backend.store.client, gate or GateSettings(), clock, backend.exposition.api)
+    return Gate(app, backend.store.client, gate or GateSettings(), clock, backend.keys, backend.exposition.api)
 
 
 def _declare_keys(app: FastAPI) -> None:

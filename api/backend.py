@@ -11,6 +11,7 @@ from fastapi import Depends, Path, Request
 from api.access import Caller
 from api.exposition import Exposition
 from api.idempotency import KEPT_S
+from api.keys import KeyStore, OtherKeys
 from api.live import LiveStreams
 from api.problems import Problem
 from balancing.load import Snapshot
@@ -39,6 +40,11 @@ class Backend:
     """Why this instance's manager cannot work, or nothing."""
     exposition: Exposition = field(default_factory=Exposition)
     """What /metrics answers."""
+    key_files: OtherKeys | None = None
+
+    @property
+    def keys(self) -> KeyStore:
+        return KeyStore(self.store.client, self.key_files)
 
     async def situation(self, query: str) -> Situation:
         """The query as it is now; 404 where there is none."""

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,7 @@ class EmbeddedServer:
         manager: ManagerSettings | None = None,
         with_manager: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        keys: Path | None = None,
     ) -> None:
         self.redis_url = redis_url
         self.url = ""
@@ -41,6 +43,7 @@ class EmbeddedServer:
         self._manager = manager
         self._with_manager = with_manager
         self._clock = clock
+        self._keys = keys
         self._ready = threading.Event()
         self._server: Server | None = None
         self._thread = threading.Thread(target=self._in_thread, name="trimtab-serve", daemon=True)
@@ -98,7 +101,7 @@ class EmbeddedServer:
 
     async def _run(self) -> None:
         async with prepared(
-            ServeSettings(redis=self.redis_url, gate=self._gate or GateSettings()),
+            ServeSettings(redis=self.redis_url, gate=self._gate or GateSettings(), keys=self._keys),
             manager=self._manager,
             with_manager=self._with_manager,
             clock=self._clock,

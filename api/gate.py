@@ -60,13 +60,15 @@ class Gate:
         client: Redis,
         settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
+        keys: KeyStore | None = None,
         measures: ApiMeasures | None = None,
     ) -> None:
         self._app = app
         self.measures = measures or ApiMeasures()
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
-        self._keys = Gatekeeper(KeyStore(client), Buckets(settings.rates.failures_per_s), self._room, clock)
+        failures = Buckets(settings.rates.failures_per_s)
+        self._keys = Gatekeeper(keys or KeyStore(client), failures, self._room, clock)
         self._idempotency = Idempotency(client)
         self._audit = AuditLog(client)
         self._reads = Buckets(settings.rates.reads_per_s)

@@ -110,7 +110,7 @@ class Client:
 class Tail:
     """The one reader of a query."""
 
-    def __init__(self, store: ManagerStore, query: str, clock: Callable[[], float]) -> None:
+    def __init__(self, store: ManagerStore, keys: KeyStore, query: str, clock: Callable[[], float]) -> None:
         self.query = query
         self.clients: set[Client] = set()
         self.front: Json | None = None
@@ -118,7 +118,7 @@ class Tail:
         self.after = "0-0"
         """The newest event that was read."""
         self._store, self._clock = store, clock
-        self._keys = KeyStore(store.client)
+        self._keys = keys
         self.events: deque[StreamEvent] = deque(maxlen=EVENTS_SHOWN)
         self._read_front: ReadFront | None = None
         self._first_front = asyncio.Lock()
@@ -212,8 +212,11 @@ class Tail:
 class LiveStreams:
     """All tails of this instance. They end when the server stops: they would never end by themselves."""
 
-    def __init__(self, store: ManagerStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: ManagerStore, clock: Callable[[], float] = time.monotonic, keys: KeyStore | None = None
+    ) -> None:
         self._store, self._clock = store, clock
+        self._keys = keys or KeyStore(store.client)
         self._tails: dict[str, Tail] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._begin = asyncio.Lock()
@@ -259,7 +262,7 @@ class LiveStreams:
                     raise unavailable("The server stops")
                 if len(self._tails) >= TAILS_MAX:
                     raise unavailable(f"{TAILS_MAX} other queries are followed on this instance")
-                tail = Tail(self._store, query, self._clock)
+                tail = Tail(self._store, self._keys, query, self._clock)
                 await tail.begin()
                 self._tails[query] = tail
                 task = asyncio.create_task(self._run(tail), name=f"trimtab-tail-{query}")

@@ -24,6 +24,7 @@ from api.app import create_app
 from api.backend import Backend, always_ready
 from api.exposition import Exposition
 from api.gate import GateSettings
+from api.key_files import KeyFiles
 from api.keys import KeyStore
 from api.live import LiveStreams
 from api.metrics_port import serving_metrics
@@ -32,7 +33,7 @@ from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
-from trimtab.store import redacted
+from trimtab.redis_access import redacted
 
 UNREAD_MS: Final = 60_000
 """How long what was sent may wait for the client to take it in."""
@@ -49,6 +50,8 @@ class ServeSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = True
+    keys: Path | None = None
+    """A directory with a file for each key, beside the keys in Redis."""
     gate: GateSettings = field(default_factory=GateSettings)
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
@@ -118,12 +121,16 @@ async def prepared(
 
     API and manager have connections of their own: clients that follow events must not keep the manager from its lease.
     """
-    manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis)
+    files = None if settings.keys is None else KeyFiles(settings.keys, clock)
+    if files is not None:
+        files.check()
+    manager_store, api_store = ManagerStore(settings.redis), ManagerStore(settings.redis, api=True)
     service = ManagerService(manager_store, manager)
-    streams = LiveStreams(api_store, clock)
+    streams = LiveStreams(api_store, clock, KeyStore(api_store.client, files))
     not_ready = service.not_ready if with_manager else always_ready
     exposition = Exposition(service if with_manager else None)
-    app = create_app(Backend(api_store, streams, not_ready=not_ready, exposition=exposition), settings.gate, clock)
+    backend = Backend(api_store, streams, not_ready=not_ready, exposition=exposition, key_files=files)
+    app = create_app(backend, settings.gate, clock)
     try:
         if with_manager:
             await service.start()
@@ -188,11 +195,12 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     scheme = "http" if settings.tls_cert is None else "https"
     shown = redacted(settings.redis)
     lines = [f"Trimtab serves on {scheme}://{settings.host}:{port} (queries from {shown})"]
+    known = KeyStore(store.client, None if settings.keys is None else KeyFiles(settings.keys))
     try:
-        keys = await KeyStore(store.client).all()
+        keys = await known.all()
     except (redis.RedisError, OSError):
         lines.append(f"{shown} does not answer yet; waiting for it. Is it the Redis that the query uses?")
-        keys = []
+        keys = list((await known.in_files()).values())
     if not keys:
         lines.append("There is no API key yet. Create one in another terminal:")
     else:

@@ -75,6 +75,7 @@ from balancing.comparing import (
 )
 from trimtab.evidence import Seen
 from trimtab.moves import BATCHES_AFTER_CLOSE, Move, parse_move_id
+from trimtab.records import known_fields
 from trimtab.reports import MoveReport, WorkerReport
 
 PROBLEMS_KEPT: Final = 20
@@ -178,7 +179,8 @@ class MigrationAudit:
 
 def parse_audit(body: Mapping[str, Any]) -> MigrationAudit:
     watched = tuple(parse_watched(each) for each in body["watched"])
-    return MigrationAudit(**{**body, "watched": watched, "problems": tuple(body["problems"])})
+    fields = known_fields(MigrationAudit, body)
+    return MigrationAudit(**{**fields, "watched": watched, "problems": tuple(body["problems"])})
 
 
 class _AuditedBatch:

@@ -16,6 +16,7 @@ from balancing.committed import CommittedBatch
 from trimtab.epochs import Epoch
 from trimtab.evidence import NOTHING, Evidence, Seen, Tally, parse_tally
 from trimtab.moves import Kind, Move, RoleState, Side, Way, is_switched, parse_move
+from trimtab.records import known_fields
 from trimtab.reports import MoveReport
 
 HAS_PACKAGE: Final = frozenset({RoleState.RECEIVED, RoleState.RECALLED_JOINED})
@@ -106,7 +107,7 @@ class WatchedMove:
 
 def parse_watched(body: Mapping[str, Any]) -> WatchedMove:
     trails = {side: parse_trail(body[side]) for side in ("sender", "receiver")}
-    return WatchedMove(**{**body, "move": parse_move(dict(body["move"])), **trails})
+    return WatchedMove(**{**known_fields(WatchedMove, body), "move": parse_move(dict(body["move"])), **trails})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from balancing.words import (
     ShareMeasure,
 )
 from trimtab.errors import InvalidInput
+from trimtab.records import known_fields
 
 Json = dict[str, Any]
 
@@ -139,7 +140,7 @@ class Rebalance:
 
 
 def parse_rebalance(body: Json) -> Rebalance:
-    return Rebalance(**{**body, "migrations": tuple(body["migrations"])})
+    return Rebalance(**{**known_fields(Rebalance, body), "migrations": tuple(body["migrations"])})
 
 
 def parse_request(body: Any) -> Request:

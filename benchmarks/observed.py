@@ -32,6 +32,7 @@ from benchmarks.api import make_keys
 from benchmarks.native_join import session
 from benchmarks.rebalance import BATCH_US, PARTITIONS, STREAMS, Bench, InputShape
 from manager import runner as manager_runner
+from manager import showing as manager_showing
 from manager.chronicle import Chronicle, Entries
 from manager.observing import Observed
 from split_union import progress
@@ -137,7 +138,8 @@ def served(redis_url: str, *, plain: bool) -> Iterator[str]:
 
 def serve_here(redis_url: str, *, plain: bool) -> int:
     if plain:
-        vars(manager_runner).update(Chronicle=Forgetful, Observed=Blind)
+        vars(manager_runner).update(Observed=Blind)
+        vars(manager_showing).update(Chronicle=Forgetful)
     asyncio.run(serve(ServeSettings(redis=redis_url, port=0, access_log=False), lambda line: print(line, flush=True)))
     return 0
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from commands.remote.commands import add_commands
+from commands.environment import fill_in_options
+from commands.remote.commands import REDIS_HELP, add_commands, redis_url, refuse_key
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
@@ -18,7 +20,6 @@ from trimtab.plain_text import plain_text
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
-_REDIS_HELP = "URL of the Redis that the query uses, redis://HOST:PORT/DB"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from commands.demo.__main__ import main as demo
 
         return demo(arguments[1:])
-    options = _parser().parse_args(_with_negative_sizes(arguments))
-    return exit_code(lambda: int(options.action(options)))
+    return exit_code(lambda: _act(arguments))
+
+
+def _act(arguments: list[str]) -> int:
+    parser = build_parser()
+    fill_in_options(parser, arguments, os.environ)
+    options = parser.parse_args(_with_negative_sizes(arguments))
+    refuse_key(options)
+    return int(options.action(options))
 
 
 def _with_negative_sizes(arguments: Sequence[str]) -> list[str]:
@@ -72,7 +80,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trimtab",
         description="A windowed multi-way stream join on Spark whose load can be moved while it runs.",
@@ -110,14 +118,14 @@ def _parser() -> argparse.ArgumentParser:
 
     reports = commands.add_parser("reports", help="print the newest report of each worker")
     reports.add_argument("--query", required=True, metavar="NAME")
-    reports.add_argument("--redis", required=True, metavar="URL", help=_REDIS_HELP)
+    reports.add_argument("--redis", metavar="URL", help=REDIS_HELP)
     reports.add_argument("--batch", type=int, metavar="N", help="the reports of this batch instead")
     reports.add_argument("--json", action="store_true", help="print JSON")
     reports.set_defaults(action=_reports)
 
     mapping = commands.add_parser("mapping", help="print which worker owns which partition groups")
     mapping.add_argument("--query", required=True, metavar="NAME")
-    mapping.add_argument("--redis", required=True, metavar="URL", help=_REDIS_HELP)
+    mapping.add_argument("--redis", metavar="URL", help=REDIS_HELP)
     mapping.add_argument("--json", action="store_true", help="print JSON")
     mapping.set_defaults(action=_mapping)
 
@@ -152,14 +160,14 @@ def _plan(options: argparse.Namespace) -> int:
 def _reports(options: argparse.Namespace) -> int:
     from commands.runner.show import show_reports
 
-    show_reports(options.query, options.redis, options.batch, as_json=options.json)
+    show_reports(options.query, redis_url(options.redis), options.batch, as_json=options.json)
     return 0
 
 
 def _mapping(options: argparse.Namespace) -> int:
     from commands.runner.show import show_mapping
 
-    show_mapping(options.query, options.redis, as_json=options.json)
+    show_mapping(options.query, redis_url(options.redis), as_json=options.json)
     return 0
 
 

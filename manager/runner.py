@@ -16,15 +16,12 @@ from typing import Final
 from balancing.committed import CommittedBatch
 from balancing.happenings import (
     BatchCommitted,
-    BatchesMissed,
     Happening,
     Led,
-    Loaded,
     LoadWeighed,
     Proposed,
     QueryRuns,
     QueryStopped,
-    RecordsLost,
     TurnEnds,
 )
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
@@ -34,16 +31,15 @@ from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
 from balancing.turn import Part, parts_of_turn
-from manager import inbox
-from manager.chronicle import Chronicle
+from manager import inbox, loading
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.observing import Observed
 from manager.pen import Pen, go_on
 from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
-from manager.snapshots import snapshot_text
-from manager.store import Heartbeat, ManagerStore, now_ms
+from manager.showing import Showing
+from manager.store import ManagerStore, now_ms
 from manager.watch import Watch
 from trimtab.epochs import Epoch
 
@@ -74,13 +70,10 @@ class QueryRunner:
         self.observed = Observed()
         """For metrics; nothing is decided from it."""
         self.rules = Rules()
-        self.chronicle = Chronicle()
+        self._showing = Showing(self.pen, self.observed, settings.snapshot_s, clock)
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self._clock = clock
         self._loaded = False
-        self._snapshot_at = -float("inf")
-        self._snapshot_of: Heartbeat | None = None
 
     def _ignorant(self) -> Steering:
         return Steering(query=self.query, stalls=Stalls(patience_ms=round(self.settings.stalled_s * 1000)))
@@ -105,8 +98,10 @@ class QueryRunner:
         left = iter(batches)
         for part in parts_of_turn(running=bound is not None, batches=len(batches)):
             await self._do(part, left, batches)
-        if bound is not None:
-            await self._save_snapshot()
+        if bound is not None and self._showing.is_due(self.watch.heartbeat):
+            snapshot = self._snapshot()
+            if snapshot is not None:
+                await self._showing.save(snapshot, self.watch.heartbeat)
 
     async def _do(self, part: Part, left: Iterator[CommittedBatch], batches: Sequence[CommittedBatch]) -> None:
         match part:
@@ -124,7 +119,7 @@ class QueryRunner:
                 weighed = self._snapshot()
                 self.observed.weighed(weighed, settings)
                 await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
-                self.chronicle.note(batches, weighed, settings, self.steering)
+                self._showing.weighed(batches, weighed, settings, self.steering)
             case Part.END:
                 situation, bound = self.situation(), self.watch.bound
                 if situation is None or bound is None:
@@ -159,7 +154,7 @@ class QueryRunner:
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
-        self.chronicle = Chronicle()
+        self._showing.forget()
         self.pen.journal.forget()
 
     def doubt(self, problem: str) -> None:
@@ -172,32 +167,15 @@ class QueryRunner:
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
         await self.pen.journal.begin()
-        records = await self.store.records(self.query)
         if self._loaded:
-            lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
-            await self.handle(lost)
+            await self.handle(await loading.records_left(self.store, self.query))
         else:
-            await self.handle(
-                Loaded(
-                    now_ms=now_ms(),
-                    bound=bound,
-                    migrations=records.migrations,
-                    rebalances=records.rebalances,
-                    unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
-                    trigger=await self.store.trigger_state(self.query),
-                    window_us=self.watch.event_time.window_us,
-                    lateness_us=self.watch.event_time.lateness_us,
-                )
-            )
+            await self.handle(await loading.loaded(self.store, self.watch, self.query, bound))
         self._loaded = True
         self.observed.knows(self.steering)
-        # Audits count every batch: those that were committed while nobody led are read now.
-        audits = [each.audit for each in self.steering.migrations]
-        audits += [each.audit for each in self.steering.ended if not each.audit.finished]
-        newest = [audit.newest_batch for audit in audits if audit.newest_batch >= 0]
-        if newest:
-            missed = tuple(await self.watch.past(min(newest) + 1))
-            await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))
+        missed = await loading.batches_missed(self.watch, self.steering)
+        if missed is not None:
+            await self.handle(missed)
 
     # -- what steering is told
 
@@ -259,19 +237,6 @@ class QueryRunner:
                     request_id=f"auto-{secrets.token_hex(6)}",
                 )
             )
-
-    async def _save_snapshot(self) -> None:
-        """After each sign of life of the driver, whose age tells others that the query runs (manager.requests)."""
-        heard = self.watch.heartbeat
-        if heard == self._snapshot_of or self._clock() - self._snapshot_at < self.settings.snapshot_s:
-            return
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            history = self.chronicle.entries(snapshot, now_ms())
-            await self.pen.write_snapshot(snapshot_text(snapshot), history)
-            self.chronicle.written(history)
-            self.observed.compared(history.outcomes)
-            self._snapshot_at, self._snapshot_of = self._clock(), heard
 
 
 def make_runner(

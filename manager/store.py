@@ -31,8 +31,9 @@ from trimtab import redis_keys
 from trimtab.driver_progress import LAGS_MAX
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
+from trimtab.redis_access import connection_options, redacted
 from trimtab.reports import WorkerReport, likely, parse_report
-from trimtab.store import ALARMS_KEPT, redacted, silence_max_ms
+from trimtab.store import ALARMS_KEPT, silence_max_ms
 
 Json = dict[str, Any]
 Record = TypeVar("Record")
@@ -127,7 +128,7 @@ class Records:
     """Records that have not ended and that nobody will look after: a reason for an alarm."""
 
 
-def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
+def connect(url: str, timeout_s: float = TIMEOUT_S, *, api: bool = False) -> redis.asyncio.Redis:
     """A client that never retries by itself: the caller knows better whether to ask again."""
     try:
         return redis.asyncio.Redis.from_url(
@@ -138,7 +139,10 @@ def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
             encoding_errors="replace",  # one entry of somebody else's must not keep all others from being read
             retry=Retry(NoBackoff(), 0),
             max_connections=CONNECTIONS_MAX,
+            **connection_options(url, api=api),
         )
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput(
             "redis", redacted(url), str(error), "Write it as redis://HOST:PORT/DB or rediss:// for TLS."
@@ -148,9 +152,10 @@ def connect(url: str, timeout_s: float = TIMEOUT_S) -> redis.asyncio.Redis:
 class ManagerStore:
     """Reads, and the writes that need no lease. Construction connects to nothing."""
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S, *, api: bool = False) -> None:
+        """`api`: connect as the API's user, where it has one of its own."""
         self.url = url
-        self.client = connect(url, timeout_s)
+        self.client = connect(url, timeout_s, api=api)
         # Its types ignore decode_responses: here it returns str.
         self._redis: Any = self.client
 

@@ -18,9 +18,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from split_union.driver_claim import DriverClaim
 from trimtab.epochs import Epoch, text_digest
 from trimtab.errors import BindingError, CorruptState
-from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
+from trimtab.offset_log import TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
+from trimtab.offset_mark import MARK
 from trimtab.store import Store, successor
 from worker.transfers import TransferStore
 
@@ -62,6 +64,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query = query
         self._checkpoint = Checkpoint(checkpoint)
         self._store = Store(redis_url) if redis_url else None
+        self._claim = DriverClaim(self._checkpoint, self._last_beat)
         self._first = first
         self._workers = workers
         self._tick_s = tick_s
@@ -92,6 +95,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        self._claim.hold()
         bound = start[MARK]
         if bound["epoch"] == 0:
             # Batch 0 always binds the first epoch, which `join` published: no batch ever runs without one.
@@ -110,11 +114,19 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        # A batch that is run again is planned without a question for offsets.
+        self._claim.hold()
         self._advanced_at = time.monotonic()
         return [] if start == end else [InputPartition(end[MARK]["tick"])]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
         yield (int(partition.value),)
+
+    def _last_beat(self) -> tuple[int, int] | None:
+        try:
+            return None if self._store is None else self._store.driver_beat(self._query)
+        except (redis.RedisError, OSError, ValueError):
+            return None
 
     def _tidy_up(self, bound: dict[str, Any]) -> None:
         """Once, when the query goes on: remove packages of moves that are over, which a worker that died left behind.

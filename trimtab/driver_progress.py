@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trimtab.offset_log import find_mark
+from trimtab.offset_mark import find_mark
 
 Json = Mapping[str, Any]
 LAGS_MAX: Final = 8

@@ -88,18 +88,20 @@ class Evidence:
     """New rows that this batch added to the buffers and joined; rows that had waited are among them."""
     joined_by_group: Mapping[int, int] = field(default_factory=dict)
     put_aside: Tally = NOTHING
-    """Rows of this batch that were kept unjoined, read back from what was kept."""
+    """Rows of this batch that were kept unjoined, counted in the frames that were written."""
     waiting_before: Tally = NOTHING
-    """Rows that were kept unjoined when the batch began, read from the durable state."""
+    """Rows that were kept unjoined when the batch began: as they were read, where this batch takes them up; until then
+    as they were counted when they were put aside."""
     waiting_after: Tally = NOTHING
     """The same when it ended."""
     filed_package: Tally = NOTHING
-    """Rows of a package that this batch took in, read back from the durable state under the keys that they were filed
-    under: what a rebuild will find. With the digest of stored rows."""
+    """Rows of a package that this batch took in, counted in the frames that were written under the keys that they are
+    filed under: what a rebuild will find. With the digest of stored rows."""
     filed_waiting: Tally = NOTHING
     """The same of rows that had waited and are joined or put back in this batch."""
     frames_missing: int = 0
-    """Frames of rows in the payload, of any group, that the durable state did not have when the batch began."""
+    """Frames of rows in the payload, of any group, that were looked up and that the durable state did not have when the
+    batch began."""
     sampled_keys: int = 0
     """Keys whose results of this batch were computed once more, by the naive join of the rows in the buffers."""
     sampled_expected: Tally = NOTHING

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from trimtab.evidence import Evidence, Seen, parse_evidence, parse_seen
 from trimtab.moves import Answer, RoleState, Side
+from trimtab.records import known_fields
 
 REPORT_TTL_S: Final = 900
 """Reports of old batches leave Redis after this time."""
@@ -62,7 +63,9 @@ def parse_move_report(body: Mapping[str, Any]) -> MoveReport:
         for name in ("arrived", "results", "suppressed")
     }
     states = {"side": Side(body["side"]), "state": RoleState(body["state"])}
-    return MoveReport(**{**body, **counts, **states, "evidence": parse_evidence(body["evidence"])})
+    return MoveReport(
+        **{**known_fields(MoveReport, body), **counts, **states, "evidence": parse_evidence(body["evidence"])}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +150,7 @@ def parse_report(text: str | bytes) -> WorkerReport:
     }
     seen = {int(group): parse_seen(each) for group, each in body["seen"].items()}
     moves = [parse_move_report(each) for each in body["moves"]]
-    return WorkerReport(**{**body, "moves": moves, "chosen": chosen, "seen": seen})
+    return WorkerReport(**{**known_fields(WorkerReport, body), "moves": moves, "chosen": chosen, "seen": seen})
 
 
 def likely(attempts: Iterable[WorkerReport]) -> dict[int, WorkerReport]:

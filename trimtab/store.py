@@ -16,6 +16,7 @@ from trimtab import redis_keys
 from trimtab.driver_progress import DriverProgress
 from trimtab.epochs import Epoch, breaks_between, check_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
+from trimtab.redis_access import connection_options, redacted
 from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report
 
 TIMEOUT_S: Final = 0.5
@@ -83,8 +84,14 @@ class Store:
         self.url = url
         try:
             self.client: redis.Redis = redis.Redis.from_url(
-                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, decode_responses=True
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                decode_responses=True,
+                **connection_options(url),
             )
+        except InvalidInput:
+            raise
         except ValueError as error:
             raise InvalidInput(
                 "redis", redacted(url), str(error), "Write it as redis://HOST:PORT/DB or rediss:// for TLS."
@@ -144,6 +151,11 @@ class Store:
         spoken = [report.at_ms for report in self.reports(query).values()]
         beat = self.client.hgetall(redis_keys.driver(query))
         return max([*spoken, int(beat.get("at_ms", 0))]), int(beat.get("gap_ms", 0))
+
+    def driver_beat(self, query: str) -> tuple[int, int]:
+        """When the query's driver last spoke (ms since 1970, 0: never), and its longest recent silence."""
+        beat = self.client.hgetall(redis_keys.driver(query))
+        return int(beat.get("at_ms", 0)), int(beat.get("gap_ms", 0))
 
     def progress(self, query: str, progress: DriverProgress) -> None:
         """What the driver says about its newest batch, beside its signs of life."""
@@ -217,9 +229,3 @@ def successor(store: Store, query: str, bound: Epoch, workers: int) -> Epoch | N
     except InvalidInput as error:
         raise CorruptState(str(error)) from None
     return following
-
-
-def redacted(url: str) -> str:
-    """The URL without its password: what may appear in messages."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://***@{tail}" if at else url

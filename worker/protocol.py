@@ -26,7 +26,7 @@ from trimtab.moves import BATCHES_AFTER_CLOSE, Kind, Move, RoleState, Side
 from trimtab.reports import MoveReport
 from worker.buffers import Int64s, flags_of
 from worker.continuity import check_continuity, owned_groups
-from worker.durable import DurableState, Keys, Record, Role
+from worker.durable import Frames, Keys, Record, Role
 from worker.engine import GroupLoad
 from worker.movable import FiledRows, MovableState
 from worker.package import BYTES_MAX, Package, digest_text, pack
@@ -57,7 +57,7 @@ class WorkerMoves:
         epoch_before: int,
         spec: JoinSpec,
         record: Record | None,
-        durable: DurableState,
+        durable: Frames,
         transfers: TransferStore,
     ) -> None:
         if record is not None:

@@ -30,6 +30,7 @@ from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
+from worker import witness
 from worker.arriving import SCHEMA, SplitCounts, read_rows
 from worker.batch import BatchInput, run_batch
 from worker.durable import Record, parse_record
@@ -121,6 +122,7 @@ class JoinWorker(StatefulProcessor):
             # Redis is told, if it is there. A report that cannot be sent is lost; the batch is not.
             attempt = self._attempt(context, cpu_ns)
             reporter(task.redis_url).send(worker_report(attempt, given, outcome, counts, self._emitted))
+        witness.prepare()
         settle()
 
     def close(self) -> None:
@@ -180,12 +182,14 @@ class _SparkState:
             raise CorruptState(f"the state store lists rows {key[0]}/{key[1]} but has none")
         return value[0], bytes(value[1])
 
-    def keys(self) -> set[DurableKey]:
-        return {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
+    def has_rows(self, key: DurableKey) -> bool:
+        return bool(self._rows.containsKey(key))
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        for key in sorted(self.keys()):
+        # Even the keys are for a rebuild only: Spark reads all values to list them.
+        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()}  # noqa: SIM118
+        for key in sorted(keys - {_RECORD_KEY}):
             yield key, *self.get_rows(key)
 
 

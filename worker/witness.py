@@ -3,16 +3,17 @@
 The audit can trust a worker's word about a move only as far as the word does not come from the code that may be wrong.
 So nothing here is taken from a package's header, from a counter, or from what the join returned about itself: rows are
 counted in the columns where they lie (just before the purge, when all of the batch's rows are in them), rows that wait
-are counted in the durable state, and the results of some keys are computed once more, naively, from the leaf rows.
+are counted in the frames that go to the durable state and come from it (`worker.ledger`), and the results of some keys
+are computed once more, naively, from the leaf rows.
 
 It costs one pass over each leaf while the worker has a role in a move, and nothing otherwise.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,13 +24,13 @@ import pyarrow.compute as pc
 
 from trimtab import conditions, evidence, frames
 from trimtab.conditions import EvaluationError
-from trimtab.errors import CorruptState
 from trimtab.evidence import NOTHING, Evidence, Tally
 from worker import kernels
 from worker.buffers import Flags, Int64s, Refs, Tuples
 from worker.durable import DurableState, Role
 from worker.engine import Engine
 from worker.joining import JoinState
+from worker.ledger import Ledger, NotedFrame
 from worker.payload import DurableKey
 from worker.protocol import WorkerMoves, arriving_tally
 
@@ -37,10 +38,8 @@ KEYS_OF_RESULTS: Final = 2
 KEYS_OF_ROWS: Final = 2
 COMBINATIONS_MAX: Final = 20_000
 """Of all keys that a batch looks at again: a key with more is left out."""
-WAITING_ROWS_MAX: Final = 1_000_000
-WAITING_FRAMES_MAX: Final = 64
-"""Of rows that wait for longer than it takes to fill these the record's own tally is repeated. What is put aside is
-read back all the same, and rows that are lost while they wait are missing when they are joined."""
+FRAMES_LOOKED_UP: Final = 2
+"""Per batch, of the newest frames and of all others each."""
 
 
 @dataclass(frozen=True)
@@ -51,58 +50,79 @@ class Key:
     group: int
 
 
-class Waiting:
-    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most.
+@functools.cache
+def prepare() -> None:
+    """Load the compiled kernels, once per process: else the first batch of a move would, and take longer for it."""
+    nothing = np.empty(0, np.int64)
+    flags, groups, refs = np.zeros(1, np.bool_), np.empty(0, np.int16), np.empty(0, np.uint32)
+    counts, digests = np.zeros((3, 1), np.int64), np.zeros((3, 1), np.uint64)
+    limits, base, first = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32)
+    kernels.tally_leaf(
+        nothing, nothing, groups, refs, 0, 0, flags, first, limits, limits, base, nothing, counts, digests
+    )
+    best, code, group = np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.int16)
+    kernels.pick_keys(nothing, groups, flags, np.uint64(0), best, code, group)
 
-    And rows that came from elsewhere and were filed in it: a rebuild has nothing else.
+
+def missing_frames(engine: Engine, durable: DurableState, batch: int) -> int:
+    """Of the frames that the rows in the payload are filed under, those that the durable state does not have.
+
+    The newest are looked up, and some of the others in turn: Spark reads a frame's bytes to say whether it is there.
     """
+    named: set[DurableKey] = set().union(*(store.durable_keys for store in engine.payload.values()))
+    keys = sorted(named, reverse=True)
+    newest, others = keys[:FRAMES_LOOKED_UP], keys[FRAMES_LOOKED_UP:]
+    at = batch * FRAMES_LOOKED_UP % max(len(others), 1)
+    turn = (others + others)[at : at + min(FRAMES_LOOKED_UP, len(others))]
+    return sum(not durable.has_rows(key) for key in (*newest, *turn))
 
-    def __init__(self, moves: WorkerMoves, durable: DurableState, engine: Engine) -> None:
-        self._durable = durable
+
+class Filed:
+    """Rows that wait unjoined, and rows that came from elsewhere, counted in the frames that moves wrote and read."""
+
+    def __init__(self, moves: WorkerMoves, ledger: Ledger, engine: Engine) -> None:
+        self._moves = moves
+        self._ledger = ledger
         self._engine = engine
-        self._spec = engine.spec
-        self._tallies: dict[DurableKey, Tally] = {}
-        named: set[DurableKey] = set().union(*(store.durable_keys for store in engine.payload.values()))
-        self.frames_missing = len(named - durable.keys())
-        self.before = {role.move: self._all(role) for role in moves.before}
 
-    def _all(self, role: Role) -> Tally:
-        if role.aside_rows.rows > WAITING_ROWS_MAX or len(role.aside) > WAITING_FRAMES_MAX:
-            return role.aside_rows
-        return self.of(sorted(_keys(role)))
+    def put_aside(self, move: str) -> Tally:
+        return self._arrived(self._moves.aside_now.get(move, ()), self._ledger.written)
 
-    def of(self, keys: Sequence[DurableKey]) -> Tally:
-        return sum((self._tally(key) for key in keys), NOTHING)
+    def waiting_before(self, before: Role) -> Tally:
+        """In the batch that takes them up, what it read of them; until then the record's own tally. So rows that are
+        lost while they wait are missing when they are joined."""
+        if before.move in self._moves.refiled_now:
+            return self._arrived(_keys(before), self._ledger.read)
+        return before.aside_rows
 
-    def after(self, role: Role, before: Role) -> Tally:
-        """What waits when the batch ends."""
+    def waiting_after(self, role: Role, before: Role) -> Tally:
         known, now = _keys(before), _keys(role)
-        if known <= now:
-            return self.before[role.move] + self.of(sorted(now - known))
-        return self.of(sorted(now))
+        kept = before.aside_rows if known <= now else self._arrived(known & now, self._ledger.read)
+        return kept + self._arrived(now - known, self._ledger.written)
 
-    def filed(self, keys: Sequence[DurableKey]) -> Tally:
+    def refiled(self, move: str) -> Tally:
         """Rows that had waited, as they are filed now."""
-        return sum((arriving_tally(self._spec, stream, rows) for stream, rows in self._read(keys)), NOTHING)
+        return self._arrived(self._moves.refiled_now.get(move, ()), self._ledger.written)
 
-    def filed_package(self, keys: Sequence[DurableKey]) -> Tally:
+    def package(self, move: str) -> Tally:
         """Rows of a package, as they are filed now."""
-        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in self._read(keys))
+        frames_ = self._decoded(self._moves.taken_now.get(move, ()), self._ledger.written)
+        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in frames_)
         digests = (evidence.stored_digests(each.streams[0], each.group, each.lo, each.code) for each in tuples)
         return sum(map(evidence.tally_of, digests), NOTHING)
 
-    def _read(self, keys: Sequence[DurableKey]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Frames that are not there have no rows: the audit will say so."""
-        for key in keys:
-            with suppress(CorruptState):
-                stream, frame = self._durable.get_rows(key)
-                yield stream, frames.decode(frame)
+    def _arrived(self, keys: Iterable[DurableKey], noted: Mapping[DurableKey, NotedFrame]) -> Tally:
+        spec = self._engine.spec
+        return sum((arriving_tally(spec, stream, rows) for stream, rows in self._decoded(keys, noted)), NOTHING)
 
-    def _tally(self, key: DurableKey) -> Tally:
-        if key not in self._tallies:
-            stream, frame = self._durable.get_rows(key)
-            self._tallies[key] = arriving_tally(self._spec, stream, frames.decode(frame))
-        return self._tallies[key]
+    def _decoded(
+        self, keys: Iterable[DurableKey], noted: Mapping[DurableKey, NotedFrame]
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Frames that were not noted have no rows: the audit will say so."""
+        for key in sorted(keys):
+            if key in noted:
+                stream, frame = noted[key]
+                yield stream, frames.decode(frame)
 
 
 def _keys(role: Role) -> set[DurableKey]:
@@ -110,7 +130,7 @@ def _keys(role: Role) -> set[DurableKey]:
 
 
 def evidence_of(
-    moves: WorkerMoves, state: JoinState, waiting: Waiting, horizon_us: int, batch: int
+    moves: WorkerMoves, state: JoinState, filed: Filed, horizon_us: int, batch: int, frames_missing: int
 ) -> dict[str, Evidence]:
     """By move, for every role of this worker. `horizon_us` is watermark - window when the batch ends."""
     watched = state.engine.flags({group for role in moves.roles for group in role.groups})
@@ -124,19 +144,18 @@ def evidence_of(
             Tally(rows=int(counts[n, groups].sum()), digest=int(digests[n, groups].sum(dtype=np.uint64)))
             for n in range(3)
         )
-        put_aside = waiting.of(moves.aside_now.get(role.move, []))
         mine = [key for key in expected if key.group in set(groups)]
         found[role.move] = Evidence(
             stored_before=stored_before,
             stored_after=stored_after,
             joined=joined,
             joined_by_group={group: int(counts[1, group]) for group in groups if counts[1, group]},
-            put_aside=put_aside,
-            waiting_before=waiting.before[role.move],
-            waiting_after=waiting.after(role, before),
-            filed_package=waiting.filed_package(moves.taken_now.get(role.move, [])),
-            filed_waiting=waiting.filed(moves.refiled_now.get(role.move, [])),
-            frames_missing=waiting.frames_missing,
+            put_aside=filed.put_aside(role.move),
+            waiting_before=filed.waiting_before(before),
+            waiting_after=filed.waiting_after(role, before),
+            filed_package=filed.package(role.move),
+            filed_waiting=filed.refiled(role.move),
+            frames_missing=frames_missing,
             sampled_keys=len(mine),
             sampled_expected=sum((expected[key] for key in mine), NOTHING),
             sampled_made=sum((_made(state.results, key) for key in mine), NOTHING),

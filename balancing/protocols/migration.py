@@ -10,7 +10,7 @@ Steps 1 and 2 run once, step 3 and those after it once per wave; PTLB has a sing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -34,6 +34,7 @@ from balancing.protocols.table import BACK, FINAL, Row, State, Table
 from balancing.words import PROTOCOLS, Order, ShareMeasure, Strategy
 from trimtab.errors import TrimtabError
 from trimtab.moves import Kind, Way, move_id
+from trimtab.records import Json, in_format, known_fields
 
 TABLES: Final[dict[str, Table]] = {"mslb": MSLB, "ptlb": PTLB}
 
@@ -41,7 +42,11 @@ COMMITTED: Final = "committed"
 ROLLED_BACK: Final = "rolled-back"
 IN_PART: Final = "committed-in-part"
 
-FORMAT: Final = 3
+FORMAT: Final = 4
+OLDEST_READER: Final = 4
+"""The oldest format whose managers may go on with a record of this one: raise it when a field must not be ignored."""
+UPGRADES: Final[Mapping[int, Callable[[Json], Json]]] = {3: lambda body: body}
+"""Format -> its records in the next one. Format 3 has all that format 4 has, but does not name its oldest reader."""
 
 STORY_KEPT: Final = 300
 STORY_BEGINNING: Final = 20
@@ -346,7 +351,8 @@ class Migration:
         return instructions
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self), "audit": self.audit.to_json()}
+        head = {"format": FORMAT, "oldest_reader": OLDEST_READER}
+        return {**head, **asdict(self), "audit": self.audit.to_json()}
 
 
 @dataclass(frozen=True)
@@ -382,22 +388,24 @@ class ProtocolError(TrimtabError):
 
 
 def parse_migration(body: Mapping[str, Any]) -> Migration:
-    """The migration that `to_json` wrote."""
-    if body["format"] != FORMAT:
-        raise ValueError(f"migration format {body['format']} is not {FORMAT}: written by another version of Trimtab")
-    fields = {name: value for name, value in body.items() if name != "format"}
+    """The migration that `to_json` wrote, in this version of Trimtab or another one that agrees with it."""
+    record = in_format(body, FORMAT, UPGRADES, "migration")
+    fields = known_fields(Migration, record)
     for name in ("excluded", "chosen", "remaining"):
         fields[name] = tuple(fields[name])
-    fields["request"] = Request(**{**body["request"], "groups": tuple(body["request"]["groups"])})
-    fields["pace"] = Pace(**body["pace"])
-    fields["first_state"] = State(body["first_state"])
-    fields["waves"] = tuple(
-        Wave(**{**wave, "groups": tuple(wave["groups"]), "state": State(wave["state"]), "way": Way(wave["way"])})
-        for wave in body["waves"]
-    )
-    fields["story"] = tuple(StoryLine(**line) for line in body["story"])
-    fields["audit"] = parse_audit(body["audit"])
+    request = known_fields(Request, record["request"])
+    fields["request"] = Request(**{**request, "groups": tuple(request["groups"])})
+    fields["pace"] = Pace(**known_fields(Pace, record["pace"]))
+    fields["first_state"] = State(record["first_state"])
+    fields["waves"] = tuple(map(_parse_wave, record["waves"]))
+    fields["story"] = tuple(StoryLine(**known_fields(StoryLine, line)) for line in record["story"])
+    fields["audit"] = parse_audit(record["audit"])
     return Migration(**fields)
+
+
+def _parse_wave(body: Mapping[str, Any]) -> Wave:
+    fields = known_fields(Wave, body)
+    return Wave(**{**fields, "groups": tuple(body["groups"]), "state": State(body["state"]), "way": Way(body["way"])})
 
 
 def strategy_of(kind: Kind) -> Strategy:

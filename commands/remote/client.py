@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -54,7 +55,7 @@ class Client:
             )
         if key is not None and not (key.isascii() and key.isprintable()):
             raise InvalidInput(
-                "--key", "(hidden)", "is not a key", "Copy it exactly as `trimtab keys create` printed it."
+                KEY_VARIABLE, "(hidden)", "is not a key", "Copy it exactly as `trimtab keys create` printed it."
             )
         if key and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
             print(f"trimtab: the key is sent to {parts.hostname} without encryption; use https", file=sys.stderr)
@@ -151,8 +152,24 @@ class Client:
         )
 
 
-def from_options(url: str | None, key: str | None) -> Client:
-    return Client(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, key or os.environ.get(KEY_VARIABLE) or None)
+def from_options(url: str | None, key_file: Path | None) -> Client:
+    key = os.environ.get(KEY_VARIABLE) or None if key_file is None else _key_in(key_file)
+    return Client(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, key)
+
+
+def _key_in(path: Path) -> str:
+    """The key in a file: alone, or behind `key:` as in a file of `serve --keys`."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        raise InvalidInput(
+            "--key-file", str(path), f"cannot be read ({reason})", "Name a file with an API key in it."
+        ) from None
+    keys = [line.removeprefix("key:").strip() for line in lines if line.startswith("key:")] or lines
+    if len(keys) != 1:
+        raise InvalidInput("--key-file", str(path), "has no key, or several", "Put the key alone into the file.")
+    return keys[0]
 
 
 def at(query: str) -> str:

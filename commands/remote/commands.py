@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from balancing.words import BALANCERS, GROUPS_MAX, ORDERS, POLICY_NAMES, SHARE_MEASURES
-from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS, DEFAULT_URL, KEY_VARIABLE, REDIS_VARIABLE, URL_VARIABLE
+from trimtab.defaults import (
+    DEFAULT_PORT,
+    DEFAULT_REDIS,
+    DEFAULT_URL,
+    KEY_FILE_VARIABLE,
+    KEY_VARIABLE,
+    REDIS_VARIABLE,
+    URL_VARIABLE,
+)
+from trimtab.errors import InvalidInput
+from trimtab.redis_access import PASSWORD_REMEDY, password_problem, redacted
 
 Parsers = Any
 """argparse's own type for subparsers is private."""
-_REDIS_HELP = f"URL of the Redis that the query uses (or {REDIS_VARIABLE}; default {DEFAULT_REDIS})"
+REDIS_HELP = f"URL of the Redis that the query uses (or {REDIS_VARIABLE}; default {DEFAULT_REDIS})"
 
 
 def add_commands(commands: Parsers) -> None:
@@ -38,7 +49,7 @@ def groups(text: str) -> list[int]:
 
 def _add_serve(commands: Parsers) -> None:
     serve = commands.add_parser("serve", help="run the manager and its REST API; it finds running queries in Redis")
-    serve.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
+    serve.add_argument("--redis", metavar="URL", help=REDIS_HELP)
     serve.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     serve.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen on ({DEFAULT_PORT})"
@@ -51,6 +62,9 @@ def _add_serve(commands: Parsers) -> None:
     )
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, to serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    serve.add_argument(
+        "--keys", type=Path, metavar="DIR", help="directory with a file per API key, beside the keys in Redis"
+    )
     serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="do not log each request")
     serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
@@ -166,20 +180,48 @@ def _add_keys(commands: Parsers) -> None:
     create = verbs.add_parser("create", help="create a key and print it")
     create.add_argument("--name", required=True, metavar="NAME", help="its owner, for the audit log")
     create.add_argument("--scope", default="read", metavar="SCOPE", help="read, operate or admin (read)")
+    create.add_argument(
+        "--into",
+        type=Path,
+        metavar="DIR",
+        help="write its hash to DIR/NAME, for `serve --keys DIR` or a Secret, and not to Redis",
+    )
     listing = verbs.add_parser("list", help="list keys, without their secrets")
     revoke = verbs.add_parser("revoke", help="revoke the key with this id, or all keys with this name")
     revoke.add_argument("key", metavar="ID-OR-NAME")
     for verb, parser in (("create", create), ("list_keys", listing), ("revoke", revoke)):
         _json(parser)
-        parser.add_argument("--redis", metavar="URL", help=_REDIS_HELP)
+        parser.add_argument("--redis", metavar="URL", help=REDIS_HELP)
         parser.set_defaults(action=_later("commands.remote.keys", verb))
 
 
 def _server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help=f"the server (or {URL_VARIABLE}; default {DEFAULT_URL})")
     parser.add_argument(
-        "--key", metavar="KEY", help=f"the API key; better in {KEY_VARIABLE}, where `ps` does not show it"
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with the API key (or {KEY_FILE_VARIABLE}; the key itself goes into {KEY_VARIABLE})",
     )
+    parser.add_argument("--key", dest="visible_key", help=argparse.SUPPRESS)
+
+
+def redis_url(option: str | None) -> str:
+    """The URL in the option, or in the environment. On a command line, everybody on the machine can read it."""
+    if option and (problem := password_problem(option)):
+        raise InvalidInput("--redis", redacted(option), problem, PASSWORD_REMEDY)
+    return option or os.environ.get(REDIS_VARIABLE) or DEFAULT_REDIS
+
+
+def refuse_key(options: argparse.Namespace) -> None:
+    """A key on the command line: taken by the parser, so that it can be refused without being repeated."""
+    if getattr(options, "visible_key", None) is not None:
+        raise InvalidInput(
+            "--key",
+            "(hidden)",
+            "is not taken from the command line, where other users of this machine can see it (ps)",
+            f"Put the key into {KEY_VARIABLE}, or into a file and name that: --key-file FILE",
+        )
 
 
 def _manner(parser: argparse.ArgumentParser) -> None:

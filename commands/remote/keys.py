@@ -1,11 +1,10 @@
-"""`trimtab keys`: written directly to Redis, by users who have access to it; the server only checks keys."""
+"""`trimtab keys`: written directly to Redis, or to a file for `serve --keys`; the server only checks keys."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -14,20 +13,26 @@ from typing import TypeVar
 
 import redis
 
+from api.key_files import write_key_file
 from api.keys import KeyRecord, KeyStore, new_key
+from commands.remote.commands import redis_url
 from commands.remote.tables import table
 from commands.tables import print_table, say
 from manager.store import ManagerStore
-from trimtab.defaults import DEFAULT_REDIS, REDIS_VARIABLE
+from trimtab.defaults import REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.store import redacted
+from trimtab.redis_access import CA_FILE, PASSWORD_FILE, USER, redacted
 
 T = TypeVar("T")
 
 
 def create(options: argparse.Namespace) -> int:
     text, record = new_key(options.name, options.scope, time.time_ns() // 1_000_000)
-    _with_store(options, lambda store: store.add(record))
+    if options.into is not None:
+        path = write_key_file(options.into, record)
+        print(f"{path} has the hash of this key, for `trimtab serve --keys {options.into}`.", file=sys.stderr)
+    else:
+        _with_store(options, lambda store: store.add(record))
     if options.json:
         print(json.dumps({"key": text, **_shown(record)}, indent=1))
         return 0
@@ -64,15 +69,11 @@ def revoke(options: argparse.Namespace) -> int:
     return 0
 
 
-def redis_url(option: str | None) -> str:
-    return option or os.environ.get(REDIS_VARIABLE) or DEFAULT_REDIS
-
-
 def _with_store(options: argparse.Namespace, act: Callable[[KeyStore], Awaitable[T]]) -> T:
     url = redis_url(options.redis)
 
     async def run() -> T:
-        store = ManagerStore(url, timeout_s=3.0)
+        store = ManagerStore(url, timeout_s=3.0, api=True)
         try:
             return await act(KeyStore(store.client))
         finally:
@@ -84,9 +85,20 @@ def _with_store(options: argparse.Namespace, act: Callable[[KeyStore], Awaitable
         raise RedisUnreachable(
             "--redis",
             redacted(url),
-            f"does not answer ({type(error).__name__})",
+            f"does not answer ({_reason(error)})",
             f"Name the Redis that `trimtab serve` uses with --redis or {REDIS_VARIABLE}.",
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Whether nobody is there, or somebody who wants a password: never with an address or a name in it."""
+    if isinstance(error, redis.AuthenticationError):
+        return f"user or password is wrong or missing: see {USER} and {PASSWORD_FILE}"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return "this user may not do that: use the API's"
+    if "certificate verify failed" in str(error).lower():
+        return f"its certificate is not trusted: name its authority in {CA_FILE}"
+    return type(error).__name__
 
 
 def _shown(record: KeyRecord) -> dict[str, object]:

@@ -22,7 +22,7 @@ def propose(options: argparse.Namespace) -> int:
     body = _manner(options) | _typed(
         options, policy="policy", worker="worker", max_moved_bytes="max_moved_bytes", excluded="excluded"
     )
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         proposal = client.post(f"{at(options.query)}/proposals", body)
     say(json.dumps(proposal, indent=1) if options.json else "\n".join(proposal_lines(proposal)))
     return 0
@@ -51,7 +51,7 @@ def fill(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         for query in [options.query] if options.query else client.queries():
             for kind in ("migrations", "rebalances"):
                 answer = _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason)
@@ -73,7 +73,7 @@ def _cancelled(client: Client, path: str, reason: str) -> Json | None:
 
 
 def _move(options: argparse.Namespace, path: str, body: Json) -> int:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         try:
             rebalance = client.post(f"{at(options.query)}/{path}", body)
         except Refusal as refusal:

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def queries(options: argparse.Namespace) -> int:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         shown = client.get("/v1/queries")["queries"]
     if options.json:
         print(json.dumps(shown, indent=1))
@@ -62,7 +62,7 @@ def migrations(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace, what: str, render: Callable[[Json], Table]) -> int:
     """One query's table, or one for each."""
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         names = _names(client, options.query)
         bodies = [client.get(f"{at(name)}/{what}") for name in names]
     if options.json:
@@ -77,14 +77,14 @@ def _tables(options: argparse.Namespace, what: str, render: Callable[[Json], Tab
 
 def explain(options: argparse.Namespace) -> int:
     path = "explain" if options.group is None else f"partitions/{options.group}/explain"
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         explanation = client.get(f"{at(options.query)}/{path}")
     say(json.dumps(explanation, indent=1) if options.json else explanation["text"])
     return 0
 
 
 def events(options: argparse.Namespace) -> int:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         names = _names(client, options.query)
         several = len(names) > 1
         newest: dict[str, str | None] = {}
@@ -120,7 +120,7 @@ def _listen(
     after: str | None,
     arrivals: queue.Queue[tuple[str, Json] | TrimtabError],
 ) -> None:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         failures = 0
         while True:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from api.server import ServeSettings, run_server
-from commands.remote.keys import redis_url
+from commands.remote.commands import redis_url
 from trimtab.errors import InvalidInput
 
 
@@ -28,6 +28,7 @@ def serve(options: argparse.Namespace) -> int:
             tls_cert=options.tls_cert,
             tls_key=options.tls_key,
             access_log=options.access_log,
+            keys=options.keys,
             metrics_host=options.metrics_host,
             metrics_port=options.metrics_port,
         )

@@ -19,7 +19,7 @@ def auto(options: argparse.Namespace) -> int:
     body: Json = dict(map(_setting, options.set))
     if options.switch != "status":
         body["enabled"] = options.switch == "on"
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         path = f"{at(options.query)}/auto"
         answer = client.put(path, body | {"reason": options.reason}) if body else client.get(path)
     say(json.dumps(answer, indent=1) if options.json else "\n".join(auto_lines(answer)))
@@ -43,7 +43,7 @@ def include(options: argparse.Namespace) -> int:
 
 
 def _rule(options: argparse.Namespace, field: str, *, add: bool) -> int:
-    with contextlib.closing(from_options(options.url, options.key)) as client:
+    with contextlib.closing(from_options(options.url, options.key_file)) as client:
         path = f"{at(options.query)}/rules"
         before = set(client.get(path)[field])
         after = before | set(options.numbers) if add else before - set(options.numbers)

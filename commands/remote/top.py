@@ -40,7 +40,7 @@ _COLOURS: Final[dict[Style, int]] = {"bad": curses.COLOR_RED, "good": curses.COL
 
 def top(options: argparse.Namespace) -> int:
     def connect() -> Client:
-        return from_options(options.url, options.key)
+        return from_options(options.url, options.key_file)
 
     with contextlib.closing(connect()) as client:
         names = [options.query] if options.query else client.queries()

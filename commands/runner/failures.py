@@ -8,6 +8,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _JVM_FRAME = re.compile(r"^\s+at [\w.$]+[.(/]|^\s*\.\.\. \d+ more$")
 _CAUSED_BY = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _JAVA_CLASS = re.compile(r"^(?:[a-z][\w$]*\.)+([A-Z][\w$]*): ")
+_SPARKS_OWN = re.compile(r"^\s*(SQLSTATE:|=== )")
+"""What Spark adds below the message of an error in Python."""
 _LINES_MAX = 12
 
 
@@ -38,7 +40,7 @@ def _python_error(text: str) -> str:
     lines = text.rpartition(_TRACEBACK)[2].splitlines()
     message: list[str] = []
     for line in lines:
-        if message and (not line.strip() or _JVM_FRAME.match(line)):
+        if message and (not line.strip() or _JVM_FRAME.match(line) or _SPARKS_OWN.match(line)):
             break
         if message or (line.strip() and not line[0].isspace()):
             message.append(line.rstrip())

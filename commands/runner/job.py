@@ -24,6 +24,7 @@ from commands.runner.yaml_part import Option, Part
 from commands.runner.yaml_text import fill_in, read_yaml
 from split_union.kafka.options import HIDDEN
 from split_union.query import JoinQuery, Stream
+from trimtab.defaults import REDIS_VARIABLE
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 
@@ -184,7 +185,9 @@ def load_job(path: Path, environ: Mapping[str, str] = os.environ) -> JobFile:
     job.join_query()
     if not job.checkpoint.strip():
         raise InvalidInput("checkpoint", job.checkpoint, "is not a directory", "Name one that only this query uses.")
-    return job.model_copy(update={"checkpoint": absolute(job.checkpoint)})
+    # Where the environment names the Redis of `trimtab serve`, the query uses that one too.
+    redis = job.redis if job.redis is not None else environ.get(REDIS_VARIABLE) or None
+    return job.model_copy(update={"checkpoint": absolute(job.checkpoint), "redis": redis})
 
 
 def absolute(location: str) -> str:

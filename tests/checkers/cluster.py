@@ -62,8 +62,8 @@ class HeapState:
             raise CorruptState(f"no rows {key}")
         return self.rows_kept[key]
 
-    def keys(self) -> set[DurableKey]:
-        return set(self.rows_kept)
+    def has_rows(self, key: DurableKey) -> bool:
+        return key in self.rows_kept
 
     def remove_rows(self, key: DurableKey) -> None:
         del self.rows_kept[key]

@@ -18,7 +18,7 @@ from tests.checkers.cases import Theme, make_case
 from tests.checkers.harness import Run
 from trimtab import JoinQuery, Stream
 from trimtab.embedded import EmbeddedRedis
-from trimtab.embedded.redis_server import _free_port
+from trimtab.embedded.redis_server import free_port
 from trimtab.reports import WorkerReport
 from trimtab.store import Store
 
@@ -185,7 +185,7 @@ def test_condition(condition: str, words: Sequence[str], place: Place) -> None:
 
 
 def test_redis_unreachable(place: Place) -> None:
-    url = f"redis://127.0.0.1:{_free_port()}/0"
+    url = f"redis://127.0.0.1:{free_port()}/0"
     with refused("redis", url, "does not answer", "Start a Redis", place=place):
         place.join(JoinQuery(**definition()), redis=url)
     hidden = url.replace("//", "//:canary@")

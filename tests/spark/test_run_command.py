@@ -97,3 +97,26 @@ def test_sigterm_ends_a_running_query_in_order(base: Path) -> None:
     # What was committed is whole: the query can go on from here.
     commits = {path.name for path in (base / "checkpoint" / "commits").iterdir() if path.name.isdigit()}
     assert "0" in commits
+
+
+def test_a_second_driver_on_the_same_checkpoint_is_refused_and_says_so(base: Path) -> None:
+    """The first goes on, and what it writes is what it would have written alone."""
+    job = write_job(base, trigger="processing 1 second")
+    first = _start("run", job)
+    try:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if line.split()[:1] == ["0"]:
+                break
+        code, _, err = _run("run", job)
+        assert code == 1
+        assert "another driver runs this query (process" in err
+        assert "Stop that one first" in err
+        assert "Traceback" not in err
+        assert first.poll() is None
+        first.send_signal(signal.SIGTERM)
+        _, said = first.communicate(timeout=TIMEOUT_S)
+        assert first.returncode == 0, said
+    finally:
+        first.kill()
+    assert pq.read_table(base / "out").num_rows == 1

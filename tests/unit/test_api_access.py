@@ -403,7 +403,7 @@ def test_keys_are_listed_and_revoked_without_secrets(plane: DataPlane, served: S
     served.key("operate", name="gone")
     known = admin.get("/v1/keys").json()["keys"]
     assert {each["name"] for each in known} >= {"test", "gone"}
-    assert all(set(each) == {"id", "name", "scope", "created_ms"} for each in known)
+    assert all(set(each) == {"id", "name", "scope", "created_ms", "from"} for each in known)
     assert asyncio.run(revoke()) == 2
     served.key("read", name="ci@build")
     assert [each["name"] for each in admin.delete("/v1/keys/ci@build").json()["revoked"]] == ["ci@build"]

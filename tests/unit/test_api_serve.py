@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from commands.cli import main
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
+from trimtab.embedded.redis_server import free_port
 from trimtab.errors import InvalidInput
 
 pytestmark = pytest.mark.redis
@@ -45,6 +47,14 @@ def url_in(said: list[str]) -> str:
     return next(word for word in said[0].split() if word.startswith("http://"))
 
 
+def test_keys_in_files_are_counted_also_while_redis_is_away(tmp_path: Path) -> None:
+    for name in ("ops", "page"):
+        assert main(["keys", "create", "--name", name, "--into", str(tmp_path)]) == 0
+    with serve("--redis", f"redis://127.0.0.1:{free_port()}/0", "--keys", str(tmp_path)) as (_, said):
+        assert "does not answer yet" in said[1]
+        assert said[2].startswith("There are 2 API keys")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_and_ends_in_order(number: signal.Signals) -> None:
     with EmbeddedRedis() as server:
@@ -66,10 +76,11 @@ def test_it_serves_and_ends_in_order(number: signal.Signals) -> None:
         assert plane.store.client.get(redis_keys.lease("orders")) is None, "the lease was not handed back"
 
 
-def test_it_waits_for_a_redis_that_is_not_there_yet() -> None:
+def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as server:
         server.kill()
-        with serve("--redis", server.url.replace("redis://", "redis://:canary@")) as (process, said):
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url.replace("redis://", "redis://:canary@"))
+        with serve() as (process, said):
             assert "does not answer yet" in said[1]
             with httpx.Client(base_url=url_in(said), timeout=10) as client:
                 assert client.get("/healthz").status_code == 200
@@ -90,12 +101,13 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         listen("no.such.host.invalid", 0)
 
 
-def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["serve", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"]) == 2
     assert "--tls-cert" in capsys.readouterr().err
     assert main(["serve", "--tls-key", sys.executable]) == 2
     assert "Give both" in capsys.readouterr().err
-    assert main(["serve", "--redis", "http://:secret@nowhere"]) == 2
+    monkeypatch.setenv("TRIMTAB_REDIS", "http://:secret@nowhere")
+    assert main(["serve"]) == 2
     errors = capsys.readouterr().err
     assert "redis://HOST:PORT/DB" in errors and "secret" not in errors
 

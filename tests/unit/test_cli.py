@@ -90,8 +90,9 @@ def test_a_query_or_batch_that_is_not_there(redis_url: str, capsys: pytest.Captu
     assert "--batch = 99: has no reports" in capsys.readouterr().err
 
 
-def test_a_redis_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mapping", "--query", "orders", "--redis", "redis://:secret@127.0.0.1:1/0"]) == 2
+def test_a_redis_that_does_not_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_REDIS", "redis://:secret@127.0.0.1:1/0")
+    assert main(["mapping", "--query", "orders"]) == 2
     error = capsys.readouterr().err
     assert "does not answer" in error
     assert "secret" not in error

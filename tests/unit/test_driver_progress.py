@@ -20,7 +20,8 @@ from trimtab.driver_progress import (
 )
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
-from trimtab.offset_log import MARK, TEXT_INLINE_MAX, epoch_file
+from trimtab.offset_log import TEXT_INLINE_MAX, epoch_file
+from trimtab.offset_mark import MARK
 from trimtab.store import Store
 
 KAFKA = {"endOffset": '{"orders":{"0":40,"1":70}}', "latestOffset": '{"orders":{"0":45,"1":70,"2":9}}'}

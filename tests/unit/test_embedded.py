@@ -102,7 +102,7 @@ class TestEmbeddedRedis:
             server.stop()
 
     def test_a_given_port_is_taken(self) -> None:
-        port = redis_server._free_port()
+        port = redis_server.free_port()
         with EmbeddedRedis(port=port) as server:
             assert server.port == port
 

@@ -221,7 +221,8 @@ def test_keys(run: Type, served: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("TRIMTAB_KEY")
     code, _, err = run("workers")
     assert code == 2 and "The request has no key" in err
-    code, _, err = run("keys list --redis redis://:secret@127.0.0.1:1/0")
+    monkeypatch.setenv("TRIMTAB_REDIS", "redis://:secret@127.0.0.1:1/0")
+    code, _, err = run("keys list")
     assert code == 2 and "does not answer" in err and "secret" not in err
 
 

@@ -14,8 +14,9 @@ from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.moves import Kind, Move
+from trimtab.redis_access import redacted
 from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report, winners
-from trimtab.store import Store, redacted, successor
+from trimtab.store import Store, successor
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from rich.cells import cell_len
 
 from api.embedded import EmbeddedServer
-from commands.cli import _parser, main
+from commands.cli import build_parser, main
 from commands.remote.client import Client, Refusal, RemoteFailure
 from commands.remote.top import top
 from commands.remote.top_screen import SORTS, View, cut, ordered, plan_lines, screen, sparkline, text_of
@@ -312,15 +312,16 @@ def test_every_command_that_prints_has_json() -> None:
 
     without = {
         name
-        for name, parser in leaves(_parser(), "trimtab")
+        for name, parser in leaves(build_parser(), "trimtab")
         if not any("--json" in action.option_strings for action in parser._actions)
     }
     # A server prints its log; the demo has a parser of its own, with --json FILE.
     assert without == {"trimtab serve", "trimtab demo"}
 
 
-def test_no_query_at_all() -> None:
+def test_no_query_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as empty, Served(empty.url) as served:
-        options = argparse.Namespace(url=served.url, key=served.key("read"), query=None, json=False)
+        monkeypatch.setenv("TRIMTAB_KEY", served.key("read"))
+        options = argparse.Namespace(url=served.url, key_file=None, query=None, json=False)
         with pytest.raises(RemoteFailure):
             top(options)

@@ -125,7 +125,7 @@ class EmbeddedRedis:
         # Between asking for a free port and the server's taking it, another process may be quicker.
         attempts = 1 if self._port is not None else 5
         for attempt in range(1, attempts + 1):
-            port = self._port if self._port is not None else _free_port()
+            port = self._port if self._port is not None else free_port()
             try:
                 self._launch(binary, port, self._dir)
             except BaseException as error:
@@ -306,7 +306,7 @@ def _client(port: int) -> redis.Redis:
     return redis.Redis(host=_HOST, port=port, socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])
