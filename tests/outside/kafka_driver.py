@@ -46,7 +46,7 @@ def main(job: Path, directory: str) -> int:
         return [gated(letters, directory) for letters in plain(job, bad)]
 
     build_kafka.build_dead_letters = held
-    return run_file(job, RunOptions())
+    return run_file(job, RunOptions(as_json=True))
 
 
 if __name__ == "__main__":
