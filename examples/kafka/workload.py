@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 START_MS: Final = 1_767_225_600_000
-USERS: Final = 40
+USERS: Final = 100
 ROWS: Final = 400
 """Of each stream in a wave, which is a second of event time."""
 BAD_EVERY: Final = 100
@@ -37,7 +37,7 @@ class Workload:
         orders: list[Record] = []
         payments: list[Record] = []
         for number in range(self.waves * ROWS, (self.waves + 1) * ROWS):
-            user, paying = (int(each) for each in USERS * chance.random(2) ** 3)
+            user, paying = (int(each) for each in USERS * chance.random(2) ** 2)
             price, amount = (round(float(each), 2) for each in chance.uniform(1, 100, 2))
             ordered_ms, paid_ms = (START_MS + self.waves * 1000 + int(each) for each in chance.integers(0, 1000, 2))
             at = np.datetime64(ordered_ms, "ms").item().isoformat() + "Z"
