@@ -40,6 +40,10 @@ install: $(PROJECT) ## Make .venv with the locked dependencies and this project
 run: $(PROJECT) ## Run the demo (ARGS are its options)
 	$(PY) -m commands.demo $(ARGS)
 
+.PHONY: kafka
+kafka: $(PROJECT) ## Run the Kafka example: broker, join, rebalance, kill, verdict (needs Maven)
+	$(PY) -m examples.kafka
+
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
 	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
@@ -49,7 +53,7 @@ chart: $(PROJECT) ## Check the Helm chart in every shape: helm, schemas of Kuber
 	$(PY) -m pytest tests/chart $(ARGS)
 
 .PHONY: test-outside
-test-outside: $(OUTSIDE) ## Tests that need a browser and Prometheus: installs Debian's as root, else says what is missing
+test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus and Kafka: installs Debian's as root, else says what is missing
 	$(PY) -m pytest tests/outside $(ARGS)
 
 .PHONY: pictures

@@ -39,6 +39,7 @@ def query_view(
         "batch_ms": None if heartbeat is None else heartbeat.batch_ms,
         "rows_per_s": None if heartbeat is None else heartbeat.rows_per_s,
         "backlog": None if heartbeat is None else heartbeat.backlog,
+        "lags": {} if heartbeat is None else dict(heartbeat.lags),
         "manager": None if leader is None else {"leader": leader.holder, "fence": leader.fence},
         "auto": auto.auto,
         "open_migrations": sorted(each.id for each in situation.migrations),

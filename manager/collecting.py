@@ -164,6 +164,8 @@ class _Query:
         ):
             if value is not None:
                 self._gauge(family, value)
+        for stream, lag in heard.lags.items():
+            self._gauge(metrics.QUERY_LAG, lag, label_text(stream))
 
     def _add_load(self) -> None:
         load = self._observed.load

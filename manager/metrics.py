@@ -17,6 +17,7 @@ from balancing.protocols.migration import COMMITTED, IN_PART, ROLLED_BACK, TABLE
 from balancing.protocols.table import BACK
 from balancing.stalls import Reason
 from balancing.triggers import Code
+from trimtab.driver_progress import LAGS_MAX
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Scope = Literal["worker", "query", "instance"]
@@ -125,6 +126,8 @@ class Family:
     """Beside those that the scope gives it."""
     choices: tuple[tuple[str, ...], ...] = ()
     """All combinations of values that its own labels may have; none where a label is text, of which there is one."""
+    text_series: int = 1
+    """How many values a label that is text may have at a time."""
     buckets: tuple[float, ...] = ()
     """Upper limits of a histogram; +Inf is added."""
     per_query: bool = False
@@ -138,7 +141,7 @@ class Family:
     @property
     def series(self) -> int:
         """For each worker, query or instance."""
-        combinations = len(self.choices) or 1
+        combinations = len(self.choices) or self.text_series
         if self.kind == "histogram":
             return combinations * (len(self.buckets) + 3)
         return combinations * (2 if self.kind == "summary" else 1)
@@ -254,6 +257,13 @@ QUERY_BACKLOG = _family(
     "trimtab_query_source_backlog_rows",
     "gauge",
     "Rows in the sources that are not read yet (Kafka: lag). Absent where no source tells.",
+)
+QUERY_LAG = _family(
+    "trimtab_query_stream_lag_rows",
+    "gauge",
+    "Rows in a stream's source that are not read yet. Absent for streams whose source does not tell.",
+    labels=("stream",),
+    text_series=LAGS_MAX,
 )
 QUERY_RATIO = _family(
     "trimtab_query_imbalance_ratio",

@@ -28,6 +28,7 @@ from balancing.triggers import TriggerState, parse_trigger_state
 from manager.history import BatchRow, Column, parse_batch_row, parse_column
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
+from trimtab.driver_progress import LAGS_MAX
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
 from trimtab.redis_access import connection_options, redacted
@@ -68,6 +69,8 @@ class Heartbeat:
     """What it read from the sources."""
     backlog: int | None = None
     """Rows in the sources that it left (Kafka: lag); None where no source tells."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """The same by stream, of those whose source tells."""
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
@@ -209,6 +212,7 @@ class ManagerStore:
                 batch_ms=_number(fields.get("batch_ms"), int, None),
                 rows_per_s=_number(fields.get("rows_per_s"), float, None),
                 backlog=_number(fields.get("backlog"), int, None),
+                lags=_lags(fields.get("lags")),
             )
         except (KeyError, ValueError):
             return None
@@ -415,6 +419,15 @@ def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -
         return missing if not text else kind(text)
     except ValueError:
         return missing
+
+
+def _lags(text: str | None) -> dict[str, int]:
+    """By stream; nothing where somebody else wrote it."""
+    try:
+        body = json.loads(text or "{}")
+        return {str(stream): int(lag) for stream, lag in list(body.items())[:LAGS_MAX]}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _epoch(text: str) -> Epoch | None:

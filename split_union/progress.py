@@ -13,15 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 from weakref import WeakKeyDictionary
 
 import redis
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from trimtab.driver_progress import Json, bound_entry, parse_driver_progress
+from trimtab.driver_progress import Json, Sources, bound_entry, parse_driver_progress
 from trimtab.epochs import parse_epoch
 from trimtab.offset_log import Checkpoint, epoch_file
 from trimtab.store import Store
@@ -43,6 +43,7 @@ EPOCHS_KNOWN: Final = 256
 class _Join:
     store: Store
     checkpoint: Checkpoint
+    sources: Sources
 
 
 class ProgressListener(StreamingQueryListener):
@@ -60,10 +61,15 @@ class ProgressListener(StreamingQueryListener):
         self._quiet_until = 0.0
         self._warned = False
 
-    def add(self, query: str, store: Store, checkpoint: str) -> None:
+    def add(self, query: str, store: Store, checkpoint: str, streams: Sequence[str] = ()) -> None:
         """A join of this session; one that is started again is the same."""
-        self._joins[query] = _Join(store, Checkpoint(checkpoint))
+        self._joins[query] = _Join(store, Checkpoint(checkpoint), Sources(streams))
         self._names.clear()
+
+    def reads(self, query: str, reads: Mapping[str, int]) -> None:
+        """How often the plan reads the sources of some streams."""
+        if (join := self._joins.get(query)) is not None:
+            self._joins[query] = replace(join, sources=replace(join.sources, reads=reads))
 
     def forget(self, query: str) -> None:
         """Tell no more of this join: its Redis may end before Spark has told of its last batch."""
@@ -110,9 +116,9 @@ class ProgressListener(StreamingQueryListener):
             return
         try:
             entry = bound_entry(progress)
-            batch = None if entry is None else parse_driver_progress(progress)
-            query = "" if entry is None or batch is None else self._query_of(entry)
+            query = "" if entry is None else self._query_of(entry)
             join = self._joins.get(query)
+            batch = None if join is None else parse_driver_progress(progress, join.sources)
             if join is not None and batch is not None:
                 self._say(join.store.progress, query, batch)
                 self._begin(query, str(progress["runId"]))
@@ -170,7 +176,14 @@ def forget(spark: SparkSession, query: str) -> None:
         listener.forget(query)
 
 
-def listen(spark: SparkSession, query: str, store: Store, checkpoint: str) -> None:
+def reads(spark: SparkSession, query: str, reads: Mapping[str, int]) -> None:
+    """Tell how often the plan of a join reads the sources of some streams, where that is more than once."""
+    listener = _LISTENERS.get(spark)
+    if listener is not None:
+        listener.reads(query, reads)
+
+
+def listen(spark: SparkSession, query: str, store: Store, checkpoint: str, streams: Sequence[str]) -> None:
     """Listen to a join of this session: once, however often it is started."""
     try:
         listener = _LISTENERS.get(spark)
@@ -178,6 +191,6 @@ def listen(spark: SparkSession, query: str, store: Store, checkpoint: str) -> No
             listener = ProgressListener()
             spark.streams.addListener(listener)
             _LISTENERS[spark] = listener
-        listener.add(query, store, checkpoint)
+        listener.add(query, store, checkpoint, streams)
     except Exception as error:
         log.warning("%s runs without telling batch durations: %r", query, error)

@@ -50,7 +50,8 @@ def digests(query: str) -> str:
 def driver(query: str) -> str:
     """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms, gap_ms.
 
-    From its process: pulse_ms, ended. Of the newest finished batch: progress_batch, batch_ms, rows_per_s, backlog."""
+    From its process: pulse_ms, ended. Of the newest finished batch: progress_batch, batch_ms, rows_per_s, backlog,
+    lags."""
     return f"trimtab:{{{query}}}:driver"
 
 

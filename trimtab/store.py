@@ -165,6 +165,7 @@ class Store:
             "batch_ms": progress.batch_ms,
             "rows_per_s": round(progress.rows_per_s, 1),
             "backlog": "" if progress.backlog is None else progress.backlog,
+            "lags": json.dumps(progress.lags),
         }
         self.client.hset(redis_keys.driver(query), mapping=fields)
 

@@ -32,7 +32,7 @@ function headline(query) {
       const sum = (name) => front.workers?.reduce((total, worker) => total + (worker[name] ?? 0), 0);
       const moving = (front.moves ?? []).filter((each) => !each.outcome).length;
       gauge.update(front.imbalance, moving);
-      tiles["Batch time"].update(ms(last?.[2] ?? about.batch_ms), about.backlog !== undefined && about.backlog !== null ? `${count(about.backlog)} rows wait` : `batch ${whole(about.committed_batch)}`);
+      tiles["Batch time"].update(ms(last?.[2] ?? about.batch_ms), waiting(about) ?? `batch ${whole(about.committed_batch)}`);
       tiles.Throughput.update(rate(last?.[3] ?? about.rows_per_s), "rows joined");
       tiles.Results.update(rate(last?.[4]), sum("late_rows") ? `${count(sum("late_rows"))} late rows` : "no late rows");
       tiles.State.update(bytes(sum("state_bytes")), `${count(sum("state_rows"))} rows, ${count(sum("combined_rows"))} combined`);
@@ -45,6 +45,13 @@ function headline(query) {
       drawAlarms(alarms, query, about.alarms ?? []);
     },
   };
+}
+
+/** What the sources hold that is not read yet, by stream; nothing where no source tells. */
+function waiting({ backlog, lags }) {
+  if (backlog === undefined || backlog === null) return undefined;
+  const streams = Object.entries(lags ?? {}).map(([stream, rows]) => `${stream} ${count(rows)}`);
+  return `${count(backlog)} rows wait${streams.length > 1 ? `: ${streams.join(", ")}` : ""}`;
 }
 
 /** The newest ones; a query that has raised many must not push everything else out of sight. */

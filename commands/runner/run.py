@@ -12,8 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from commands.runner.job import JobFile, load_job, option_text
+from commands.runner.job import JobFile, SinkPart, load_job
+from commands.runner.kafka_part import KafkaSinkPart
 from commands.runner.stopping import StopRequest, stop_query
+from commands.runner.yaml_part import option_texts
+from split_union.kafka.options import without_secrets
+from trimtab.driver_progress import Sources
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -54,7 +58,7 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
     spark = make_session(
         master=job.spark.master,
         app_name=job.spark.app_name or f"trimtab {job.query.name}",
-        config={name: option_text(value) for name, value in job.spark.config.items()},
+        config=option_texts(job.spark.config),
         scratch=scratch,
     )
     try:
@@ -73,6 +77,7 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
     """Everything that a start would check. Nothing is written: neither the checkpoint nor Redis changes."""
     from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
+    from split_union.kafka.source import ROW_ID
     from trimtab.embedded import EmbeddedRedis
     from trimtab.offset_log import Checkpoint
     from trimtab.store import Store
@@ -84,14 +89,17 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
     # The join only reads a checkpoint that has run. It would write to a new one, so that is replaced.
     used = Checkpoint(job.checkpoint).last_batch() is not None
     with EmbeddedRedis() as server:
-        result = build_join(
+        joined = build_join(
             spark, job, checkpoint=job.checkpoint if used else str(scratch / "checkpoint"), redis=server.url
         )
-        build_writer(result, job)
+        build_writer(joined, job)
         check_sink(spark, job.sink)
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
+    result = joined.result
+    hidden = {f"{name}_{ROW_ID}" for name in job.query.streams} if isinstance(job.sink, KafkaSinkPart) else set()
+    fields = [field for field in result.schema.fields if field.name not in hidden]
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
     if as_json:
-        result_types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
+        result_types = {field.name: field.dataType.simpleString() for field in fields}
         body = {"query": job.query.name, "workers": job.query.workers, "checkpoint": str(job.checkpoint)}
         print(json.dumps({**body, "continues": used, "result": result_types}, indent=1))
         return
@@ -108,16 +116,20 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from commands.runner.failures import root_cause
     from commands.runner.sink_log import supersede_unfinished
     from split_union import progress
+    from trimtab.offset_log import Checkpoint
 
     with _redis(job, tell=options.progress) as url:
-        result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
-        if job.sink.path is not None and (batch := supersede_unfinished(job.checkpoint, job.sink.path)) is not None:
+        fresh = Checkpoint(job.checkpoint).last_batch() is None
+        joined = build_join(spark, job, checkpoint=job.checkpoint, redis=url, fresh=fresh)
+        path = job.sink.path if isinstance(job.sink, SinkPart) else None
+        if path is not None and (batch := supersede_unfinished(job.checkpoint, path)) is not None:
             _note(f"batch {batch} was written but not committed when the driver died: it is written again")
         try:
-            query = build_writer(result, job).start()
-            _watch(query, options, stop)
+            query = build_writer(joined, job).start()
+            _watch(query, options, stop, joined.sources)
         except (PySparkException, Py4JError) as error:
-            raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+            cause = without_secrets(root_cause(error), job.secrets())
+            raise QueryFailed(f"query {job.query.name!r} failed: {cause}") from None
         finally:
             progress.forget(spark, job.query.name)
 
@@ -139,11 +151,11 @@ def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
         yield server.url
 
 
-def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
+def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest, sources: Sources) -> None:
     """Print progress until the query ends, a signal comes, or the time is over."""
     from commands.runner.progress import HEADER, ProgressReader
 
-    reader = ProgressReader(query)
+    reader = ProgressReader(query, sources)
     has_header = False
 
     def tell() -> int:

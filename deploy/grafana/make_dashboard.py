@@ -266,7 +266,8 @@ BATCHES: Final = Row(
             title="Backlog of the sources",
             kind="timeseries",
             width=6,
-            targets=one(f"max(trimtab_query_source_backlog_rows{Q})", "rows"),
+            about="By stream. Only sources like Kafka tell it.",
+            targets=one(f"max by (stream) (trimtab_query_stream_lag_rows{Q})", "{{stream}}"),
         ),
         Panel(
             title="Event time",

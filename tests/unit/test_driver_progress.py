@@ -10,7 +10,14 @@ import pytest
 
 from split_union.progress import QUIET_S, ProgressListener
 from tests.checkers.clock import ManualClock
-from trimtab.driver_progress import DriverProgress, backlog_of, bound_entry, parse_driver_progress
+from trimtab.driver_progress import (
+    LAGS_MAX,
+    DriverProgress,
+    Sources,
+    backlog_of,
+    bound_entry,
+    parse_driver_progress,
+)
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.offset_log import TEXT_INLINE_MAX, epoch_file
@@ -43,9 +50,29 @@ def epoch_of(query: str, partitions: int = 8) -> Epoch:
 
 def test_a_batch() -> None:
     body = progress(source(KAFKA), control(epoch_of("orders")), source(FILES, 50.0))
-    assert parse_driver_progress(body) == DriverProgress(batch=7, batch_ms=750, rows_per_s=300.0, backlog=5)
+    told = DriverProgress(batch=7, batch_ms=750, rows_per_s=300.0, backlog=5, lags={"A": 5})
+    assert parse_driver_progress(body, Sources(("A", "B"))) == told
     entry = bound_entry(body)
     assert entry is not None and entry["epoch"] == 1
+
+
+def test_sources_are_streams_unless_their_numbers_differ() -> None:
+    described = {**source(KAFKA), "description": "KafkaV2[Subscribe[orders]]"}
+    body = progress(control(epoch_of("orders")), described, described)
+    told = parse_driver_progress(body, Sources(("A", "B", "C")))
+    assert told is not None and told.lags == {"KafkaV2[Subscribe[orders]]": 10}, "two of one name count together"
+    many = progress(*({**source(KAFKA), "description": str(number)} for number in range(20)))
+    told = parse_driver_progress(many)
+    assert told is not None and len(told.lags) == LAGS_MAX and told.backlog == 100
+
+
+def test_a_source_that_the_plan_reads_twice_counts_once() -> None:
+    """Spark counts the rows of each branch."""
+    sources = Sources(("A", "B"), {"A": 2})
+    body = progress(control(epoch_of("orders")), source(KAFKA, 500.0), source(FILES, 50.0))
+    told = parse_driver_progress(body, sources)
+    assert told is not None and told.rows_per_s == 300.0
+    assert sources.rows(body) == 150
 
 
 def test_an_idle_query_has_no_new_batch() -> None:
@@ -99,7 +126,7 @@ def listening(heard: Any, directory: Path, *queries: str) -> tuple[ProgressListe
     clock = ManualClock()
     listener = ProgressListener(clock)
     for query in queries:
-        listener.add(query, heard, str(directory / query))
+        listener.add(query, heard, str(directory / query), ("A", "B"))
     return listener, clock
 
 
@@ -167,11 +194,13 @@ def test_signs_of_life_from_the_first_batch_to_the_end_of_that_run(tmp_path: Pat
 def test_it_is_beside_the_sign_of_life_in_redis(server: EmbeddedRedis, tmp_path: Path) -> None:
     store = Store(server.url)
     listener, _ = listening(store, tmp_path, "orders")
-    listener.tell(progress(source(KAFKA), control(epoch_of("orders"))))
+    caught_up = {**KAFKA, "latestOffset": KAFKA["endOffset"]}
+    listener.tell(progress(source(KAFKA), control(epoch_of("orders")), source(caught_up)))
     assert store.client.hgetall("trimtab:{orders}:driver") == {
         "progress_batch": "7",
         "batch_ms": "750",
-        "rows_per_s": "250.0",
+        "rows_per_s": "500.0",
         "backlog": "5",
+        "lags": '{"A": 5, "B": 0}',
     }
     listener.forget("orders")

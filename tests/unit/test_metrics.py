@@ -329,10 +329,12 @@ def test_what_the_driver_says(plane: DataPlane) -> None:
         assert page.value("trimtab_query_batch_duration_seconds_bucket", query="orders", le="0.5") == 0
         assert page.value("trimtab_query_input_rows_per_second", query="orders") == 12.5
         assert "trimtab_query_source_backlog_rows" not in page.names(), "no source tells"
-        plane.store.progress("orders", DriverProgress(batch=2, batch_ms=900, rows_per_s=1.0, backlog=4711))
+        lags = {"A": 4700, "B": 11}
+        plane.store.progress("orders", DriverProgress(batch=2, batch_ms=900, rows_per_s=1.0, backlog=4711, lags=lags))
         await mine.batches(1)
         page = mine.scrape()
         assert page.value("trimtab_query_source_backlog_rows", query="orders") == 4711
+        assert page.value("trimtab_query_stream_lag_rows", query="orders", stream="B") == 11
         assert page.value("trimtab_query_batch_duration_seconds_sum", query="orders") == pytest.approx(1.6)
 
     play(plane, scenario)
@@ -464,9 +466,12 @@ def test_a_distribution_counts_up_to_each_limit() -> None:
 def test_the_heartbeat_ignores_what_is_not_a_number(plane: DataPlane) -> None:
     async def scenario(mine: Instance) -> None:
         plane.step()
-        plane.store.client.hset("trimtab:{orders}:driver", mapping={"batch_ms": "soon", "backlog": "<b>"})
+        plane.store.client.hset(
+            "trimtab:{orders}:driver", mapping={"batch_ms": "soon", "backlog": "<b>", "lags": "[3]"}
+        )
         heard = await mine.runner.store.heartbeat("orders")
         assert heard is not None and (heard.batch_ms, heard.backlog, heard.rows_per_s) == (None, None, None)
+        assert heard.lags == {}
 
     play(plane, scenario)
 
