@@ -15,7 +15,7 @@ from trimtab.epochs import first_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.moves import Kind, Move
 from trimtab.redis_access import redacted
-from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report, winners
+from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report, winners
 from trimtab.store import Store, successor
 
 
@@ -137,6 +137,13 @@ def test_a_report_of_an_attempt_that_spark_gave_up_comes_too_late(store: Store) 
     # A restarted query counts anew, and repeats the batch.
     store.report(replace(REPORT, stamp="c", run="r2", attempt=1, results=1, at_ms=2))
     assert store.reports("orders", 7)[0].results == 1
+
+
+def test_within_a_run_the_attempt_counts_and_not_the_clocks_of_the_executors() -> None:
+    first, second = replace(REPORT, run="r1", attempt=1, at_ms=9), replace(REPORT, run="r1", attempt=2, at_ms=5)
+    assert likely([first, second]) == likely([second, first]) == {0: second}
+    restarted = replace(REPORT, run="r2", attempt=0, at_ms=10)
+    assert likely([restarted, second]) == likely([second, restarted]) == {0: restarted}
 
 
 def test_no_attempt_overwrites_the_report_of_another(store: Store) -> None:
