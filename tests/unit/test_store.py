@@ -10,11 +10,12 @@ import redis
 
 from split_union.definition import check_name_is_free
 from trimtab import redis_keys
+from trimtab.defaults import REDIS_VARIABLE
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.moves import Kind, Move
-from trimtab.redis_access import redacted
+from trimtab.redis_access import USER, redacted
 from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report, winners
 from trimtab.store import Store, successor
 
@@ -102,6 +103,14 @@ def test_an_epoch_that_cannot_be_run_is_never_bound(store: Store, changes: dict[
     store.client.set(redis_keys.epoch("orders", 2), replace(SECOND, **changes).to_text())
     with pytest.raises(CorruptState):
         successor(store, "orders", FIRST, 2)
+
+
+def test_an_epoch_for_workers_that_the_query_does_not_have_is_never_bound(store: Store) -> None:
+    """Not even where the epoch before has them, too."""
+    store.publish(FIRST)
+    store.publish(FIRST.successor(FIRST.owners))
+    with pytest.raises(CorruptState, match=r"owners\[1\]"):
+        successor(store, "orders", FIRST, 1)
 
 
 @pytest.mark.parametrize("text", ["rubbish", '{"questions":[{"migration":"m","worker":0,"drop":"table"}]}'])
@@ -193,6 +202,14 @@ def test_nobody_there_is_told_without_the_password() -> None:
 def test_a_url_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput):
         Store("localhost")
+
+
+def test_what_is_wrong_with_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REDIS_VARIABLE, "redis://localhost:1/0")
+    monkeypatch.setenv(USER, "somebody")
+    with pytest.raises(InvalidInput) as refused:
+        Store("redis://localhost:1/0")
+    assert refused.value.field == USER
 
 
 def test_redaction() -> None:
