@@ -179,7 +179,7 @@ class _Turn:
     def loaded(self, event: Loaded) -> None:
         rebalances = tuple(each for each in event.rebalances.values() if each.state == "running")
         # Of those that have ended, the ones count that a rebalance is judged by, or that the epoch still shows.
-        wanted = {move.migration for move in event.bound.moves if move.migration}
+        wanted = {move.migration for move in event.bound.moves}
         wanted |= {name for rebalance in rebalances for name in rebalance.migrations}
         records = event.migrations.values()
         self.now = replace(

@@ -110,6 +110,22 @@ def test_a_track_that_is_cancelled_or_ended_waits_for_nothing() -> None:
     assert world.look(65, SHIPPED) == [], "a transfer does not wait for event time"
 
 
+def test_only_a_track_that_is_open_waits_for_event_time() -> None:
+    """Before it is open nothing is old; on its way back it does not wait for old rows."""
+    asking = replace(TRACK, first_state=State.CHOOSING, waves=(), chosen=())
+    for migration in (asking, replace(TRACK, waves=(replace(TRACK.waves[0], state=State.RETURNING),))):
+        world = World()
+        assert world.look(0, migration) == world.look(31, migration) == []
+
+
+def test_the_wait_for_a_far_row_begins_when_the_track_is_open() -> None:
+    world = World()
+    world.look(0, replace(TRACK, first_state=State.CHOOSING, waves=(), chosen=()))
+    for now_s, told in ((40, 0), (69, 0), (71, 1)):
+        event_time_us = NOON_US + now_s * SECOND_US
+        assert len(world.look(now_s, TRACK, **OLD, newest_old_us=FUTURE_US, watermark_us=event_time_us)) == told
+
+
 def waiting(ahead_us: int, **settings: Any) -> list[Notice]:
     """A parallel track behind a row so far ahead of event time, which goes on: what is told after 31 seconds."""
     world = World(**settings)
@@ -203,6 +219,13 @@ def test_either_worker_of_a_transfer_may_be_silent_and_only_the_sender_of_a_trac
     silent = world.look(31, TRACK, workers=(0,), watermark_us=NOON_US + 1)
     assert silent == []
     assert "worker 0 has not" in world.look(62, TRACK, workers=(1,), watermark_us=NOON_US + 2)[0].text
+
+
+def test_nobody_is_awaited_where_the_next_epoch_is() -> None:
+    world = World()
+    received = replace(SHIPPED, waves=(replace(SHIPPED.waves[0], state=State.RECEIVED),))
+    world.look(0, received)
+    assert world.look(31, received, workers=()) == []
 
 
 def test_silence_begins_when_a_worker_is_awaited() -> None:

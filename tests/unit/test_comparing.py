@@ -229,3 +229,14 @@ def test_a_receiver_that_joins_after_the_recall_is_found() -> None:
     case = replace(case, found=[], receiver=replace(case.receiver, evidence=evidence))
     case.run()
     assert any("rows joined: 0 rows" in each.text for each in case.found), case.found
+
+
+def test_a_receiver_of_a_duplicate_that_puts_rows_aside_is_found() -> None:
+    """A transfer's receiver may do so, and all its numbers would be right."""
+    case = CASES["parallel"]
+    idle = replace(case.receiver, evidence=Evidence(put_aside=NEW, waiting_after=NEW), results={0: 2})
+    opened = replace(case.sender, state=RoleState.ACTIVE)
+    watched = replace(case.watched, receiver=None)
+    case = replace(case, found=[], sender=opened, receiver=idle, watched=watched)
+    case.run()
+    assert any("rows joined: 5 rows" in each.text for each in case.found), case.found

@@ -24,9 +24,11 @@ from balancing.steering import Steering
 from balancing.triggers import Decision, TriggerState
 from manager import journal as journal_module
 from manager.chronicle import Entries
+from manager.history import COARSE_S, FINE_S, BatchRow, Column
 from manager.journal import LeaderJournal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
-from manager.store import ManagerStore, UnreadableRecord
+from manager.outcomes import Outcome, OutcomeNote
+from manager.store import ManagerStore, UnreadableRecord, readable_columns
 from tests.checkers.clock import ManualClock
 from tests.unit.balancing_snapshots import snapshot
 from trimtab import redis_keys
@@ -194,6 +196,22 @@ def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Stor
             await journal.publish(FIRST.successor((1, 1, 1, 1), fence=1))
         assert await store.migrations("orders") == {}
         assert plain.current_number("orders") == 1
+
+    play(server, scenario)
+
+
+def test_whoever_was_cut_off_for_longer_than_its_lease_does_not_ask_redis(server: EmbeddedRedis, plain: Store) -> None:
+    """A write may be on its way for longer than one thinks. By its own clock the lease has ended, and that counts."""
+
+    async def scenario(store: ManagerStore) -> None:
+        clock = ManualClock()
+        one = lease(store, "one", clock)
+        assert await one.acquire()
+        clock.now_s += 100
+        with pytest.raises(Fenced):
+            await LeaderJournal(store.client, "orders", one).write(written(migrations=(MIGRATION,)), 1)
+        assert plain.client.get(redis_keys.lease("orders")) == one.value, "Redis would have let it through"
+        assert await store.migrations("orders") == {}
 
     play(server, scenario)
 
@@ -414,6 +432,35 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert len(await store.alarms("orders")) == 1
+
+    play(server, scenario)
+
+
+def test_the_history_goes_to_its_lists_and_the_first_forecast_stays(server: EmbeddedRedis, plain: Store) -> None:
+    column = Column(at_ms=1, epoch=1, ratio=1.0, batch_ms=1.0, rows_per_s=1.0, loads=b"\0\0\0\0", owners=FIRST.owners)
+    first, second = (
+        Outcome(ratio_before=ratio, ratio_after=1.0, pause_ms=None, bytes=1, seconds=None) for ratio in (1.5, 1.6)
+    )
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        journal = LeaderJournal(store.client, "orders", one)
+        entries = Entries(
+            batches=(BatchRow(1, 7, 1.0, 1.0, 1.0, 1.0),),
+            fine=replace(column, at_ms=2),
+            coarse=replace(column, at_ms=3),
+            outcomes=(OutcomeNote("forecast", "r", first), OutcomeNote("measured", "r", first)),
+        )
+        await journal.write_snapshot("{}", entries, 1)
+        assert [row.batch for row in await store.batches("orders")] == [7]
+        for step_s, at_ms in ((FINE_S, 2), (COARSE_S, 3)):
+            columns = readable_columns(await store.column_texts("orders", step_s))
+            assert [each.at_ms for each in columns] == [at_ms]
+        again = (OutcomeNote("forecast", "r", second), OutcomeNote("measured", "r", second))
+        await journal.write_snapshot("{}", Entries(outcomes=again), 2)
+        found = (await store.outcomes("orders", ["r"]))["r"]
+        assert (found["forecast"]["ratio_before"], found["measured"]["ratio_before"]) == (1.5, 1.6)
 
     play(server, scenario)
 

@@ -223,6 +223,8 @@ def test_a_budget_is_shared_by_functions() -> None:
     tests = {"t.py::a[1]": 2.0, "t.py::a[2]": 2.0, "t.py::b": 2.0}
     assert list(within(tests, 4)) == ["t.py::a[1]", "t.py::b"]
     assert list(within(tests, 1)) == ["t.py::a[1]"]
+    quick = {"t.py::a[1]": 0.01, "t.py::a[2]": 0.01, "t.py::b": 2.0}
+    assert list(within(quick, 2)) == ["t.py::a[1]", "t.py::a[2]"], "a table of cases costs next to nothing"
 
 
 def test_what_a_file_of_results_still_says(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from balancing.protocols import (
 )
 from balancing.protocols.diagram import pages
 from balancing.protocols.migration import STORY_KEPT
+from balancing.protocols.ptlb import PTLB
 from balancing.protocols.table import check
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.moves import Kind, Move, Way
@@ -114,6 +115,15 @@ def cancel() -> CancelRequested:
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_whole(name: str) -> None:
     assert list(check(TABLES[name])) == []
+
+
+def test_a_table_with_two_rows_for_one_case_or_without_a_step_is_told() -> None:
+    rows = PTLB.rows
+    twice = replace(PTLB, rows=(*rows, replace(rows[0], next=State.CHOSEN)))
+    assert list(check(twice)) == ["two rows for Begin in new"]
+    left_out = replace(PTLB, rows=tuple(row for row in rows if row.step not in (4, 5)))
+    assert "no row for steps [4, 5]" in list(check(left_out))
+    assert "no way out of duplicating" in list(check(replace(PTLB, rows=rows[:3], steps=3)))
 
 
 def test_the_documented_diagrams_are_those_of_the_tables() -> None:
@@ -238,6 +248,13 @@ def test_cancel_brings_back_and_drops_later_waves() -> None:
     assert migration.handle(cancel()) == []
     migration = after(migration, *way_back(), applied())
     assert (migration.outcome, migration.problem) == ("rolled-back", "cancelled by ops: too slow")
+
+
+def test_cancel_on_the_way_back_changes_nothing() -> None:
+    returning = after(mslb(), *asked(), *wave()[:4], cancel())
+    back = [returning, after(returning, *way_back()[:1]), after(returning, *way_back())]
+    assert [each.state for each in back] == [State.RETURNING, State.RESTORING, State.CLEARING]
+    assert [each.handle(cancel()) for each in back] == [[], [], []]
 
 
 @pytest.mark.parametrize("migration", [mslb(), ptlb()], ids=["mslb", "ptlb"])
@@ -485,6 +502,16 @@ def test_a_migration_lets_go_of_groups_that_another_one_moves() -> None:
     assert reconcile([seen_later], bound, 0) == []
     allowed = after(seen_later, WaveAllowed(migration="another", groups=(0, 1), epoch=bound.number + 1))
     assert reconcile([allowed], bound, 0) == []
+
+
+def test_groups_that_are_back_may_go_on_with_another_migration() -> None:
+    """The move is closed as it was to be closed, and `observe` says so. It was open, so nothing kept it from that."""
+    clearing = after(mslb(), *asked(), *wave()[:4], cancel(), *way_back())
+    assert clearing.waves[0].was_open
+    onward = replace(after(mslb(), *asked(), wave()[0]), id="onward")
+    bound = compose(replace(first_epoch("q", "i", (0, 0)), number=9), [onward], 1)
+    assert bound is not None and bound.moving[0].migration == "onward"
+    assert reconcile([clearing], bound, 0) == []
 
 
 def test_what_has_ended_is_not_reconciled() -> None:

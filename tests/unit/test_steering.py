@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
+from balancing.comparing import WatchedMove
 from balancing.happenings import (
     BatchCommitted,
     BatchesMissed,
@@ -198,6 +200,22 @@ def test_a_new_leader_knows_nothing_until_the_journal_is_read() -> None:
     assert hold.then.migrations == (kept,)
 
 
+def test_of_what_has_ended_only_what_still_counts_is_loaded() -> None:
+    """What the epoch still shows, what a rebalance is judged by, and what the audit still watches."""
+    move = Move(id="shown.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=2)
+    watching = MigrationAudit(watched=(WatchedMove(move=replace(move, id="watched.w1"), first_batch=7),))
+    ended = [migration(name, outcome="committed") for name in ("shown", "judged", "watched", "old")]
+    ended[2] = replace(ended[2], audit=watching)
+    records = {each.id: each for each in (*ended, migration("under way", State.CHOOSING))}
+    running = replace(requested(asked().request), state="running", migrations=("judged", "under way"))
+    loaded = Loaded(
+        now_ms=9, bound=FIRST.successor((0, 0, 1), moves=(move,)), migrations=records, rebalances={"r1": running}
+    )
+    now = steering().handle(loaded)[-1].then
+    assert [each.id for each in now.migrations] == ["under way"]
+    assert [each.id for each in now.ended] == ["shown", "judged", "watched"]
+
+
 def test_what_redis_lost_is_written_again() -> None:
     kept, lost = migration("m1"), migration("m2")
     again, alarm = writes(steering(kept, lost).handle(RecordsLost(now_ms=9, migrations={"m1": kept}, rebalances={})))
@@ -265,6 +283,24 @@ def test_batches_that_were_missed_are_audited() -> None:
     missed = BatchesMissed(now_ms=9, batches=(batch,), workers=2)
     (write,) = writes(steering(migration("m1", State.DUPLICATING)).handle(missed))
     assert write.migrations[0].audit.opened
+
+
+def test_an_audit_that_is_finished_is_not_written_again_with_every_batch() -> None:
+    ended = migration("m1", State.COMMITTED, outcome="committed")
+    assert ended.audit.finished
+    before = CommittedBatch(batch=8, bound=FIRST, at_ms=5, reports={})
+    batch = CommittedBatch(batch=9, bound=FIRST, at_ms=6, reports={}, previous=before)
+    assert writes(steering(ended=(ended,)).handle(BatchCommitted(now_ms=9, batch=batch, workers=2))) == []
+
+
+def test_a_wave_is_not_allowed_beside_one_that_is_under_way() -> None:
+    """Though groups remain and there is room for them."""
+    load = snapshot((0, 0, 1), (1, 1, 1), ("a", "b"), batch_ms=1000.0)
+    half = migration("m1", State.RECEIVING, 0, strategy="mslb", chosen=(0, 1), remaining=(1,))
+    bound = FIRST.successor(
+        (0, 0, 1), moves=(Move(id="m1.w1", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=2),)
+    )
+    assert steering(half).handle(ends(bound, load)) == []
 
 
 # -- the balancer's own moves

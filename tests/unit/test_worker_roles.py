@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,30 @@ def test_a_fact_that_nobody_answers_is_found() -> None:
 def test_a_dead_end_is_found() -> None:
     rest = tuple(row for row in roles.ROWS if row.state != RoleState.DROPPED)
     assert any("no way from dropped" in problem for problem in roles.check(rest))
+
+
+def changed(row: Row, **changes: Any) -> list[str]:
+    """What is wrong with the table once this row is another one."""
+    return list(roles.check([replace(each, **changes) if each == row else each for each in roles.ROWS]))
+
+
+def test_an_action_that_yields_a_fact_is_the_last_one() -> None:
+    """The fact is what happens next: whatever came after the action would be done in the wrong state."""
+    row = next(row for row in roles.ROWS if row.actions[-1:] == (Action.PACK,))
+    problems = changed(row, actions=(*row.actions, Action.PACK))
+    assert [each for each in problems if "is not the last one" in each] == problems != []
+
+
+def test_a_move_is_closed_by_the_epoch_alone() -> None:
+    row = next(row for row in roles.ROWS if row.fact == Fact.OPENED and row.next != RoleState.CLOSED)
+    assert any("closes a move that is open" in problem for problem in changed(row, next=RoleState.CLOSED))
+
+
+def test_every_state_says_what_happens_to_rows() -> None:
+    """And CLOSED need not: rows of a group whose move is closed are joined, wherever they come to."""
+    row = next(row for row in roles.ROWS if (row.kind, row.side) == (Kind.DUPLICATE, Side.RECEIVER))
+    problems = changed(row, next=RoleState.HOLDING)
+    assert any("holding does not say what happens to rows that arrive" in problem for problem in problems)
 
 
 def test_all_that_is_not_in_the_table_stops_the_query() -> None:
