@@ -46,7 +46,7 @@ kafka: $(PROJECT) ## Run the Kafka example: broker, join, rebalance, kill, verdi
 
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
-	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 .PHONY: chart
 chart: $(PROJECT) ## Check the Helm chart in every shape: helm, schemas of Kubernetes, our own rules (part of `test`)

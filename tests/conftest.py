@@ -22,14 +22,6 @@ def server() -> Iterator[EmbeddedRedis]:
         yield running
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In two processes, tests on Spark stay in one of them: two clusters at a time are too many for two cores."""
-    for item in items:
-        if item.nodeid.startswith("tests/spark/"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the traces of tests/scenarios anew")
 
