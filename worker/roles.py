@@ -319,7 +319,7 @@ def check(rows: Sequence[Row] = ROWS) -> Iterator[str]:
                 yield f"{where}: nobody answers {fact} in {row.next}"
         if row.next == RoleState.CLOSED and row.fact not in CLOSING:
             yield f"{where}: closes a move that is open"
-        if row.next != RoleState.CLOSED and not _leads_on(rows, row):
+        if not _leads_on(rows, row):
             yield f"{where}: no way from {row.next} to the end"
         if row.next != RoleState.CLOSED and row.next not in _ARRIVALS[row.kind, row.side]:
             yield f"{where}: {row.next} does not say what happens to rows that arrive"

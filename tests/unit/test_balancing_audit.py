@@ -431,15 +431,17 @@ def test_a_broken_worker_does_not_fill_the_journal() -> None:
     assert len(audit.problems) == PROBLEMS_KEPT and len(audit.to_json()["watched"]) == 1
 
 
-def test_a_move_that_opens_later_has_no_part_in_the_batches_before() -> None:
+@pytest.mark.parametrize("missed", [0, 5])
+def test_a_move_that_opens_later_has_no_part_in_the_batches_before(missed: int) -> None:
     """A batch is noted before the one that it follows is confirmed."""
-    noted = BEGUN.add(M, replace(opening(), batch=12), None)
+    before = BEGUN.newest_batch + missed + 1
+    noted = BEGUN.add(M, replace(opening(), batch=before + 1), None)
     confirmed = CommittedBatch(
-        batch=12, bound=epoch(THERE), at_ms=0, reports={}, previous=batch(epoch(number=3), number=11)
+        batch=before + 1, bound=epoch(THERE), at_ms=0, reports={}, previous=batch(epoch(number=3), number=before)
     )
     audit = noted.add(M, confirmed, None)
-    assert (audit.newest_batch, audit.unchecked_batches, audit.checked_batches) == (11, 0, 0)
-    assert [each.first_batch for each in audit.watched] == [12]
+    assert (audit.newest_batch, audit.unchecked_batches, audit.checked_batches) == (before, 0, 0)
+    assert [each.first_batch for each in audit.watched] == [before + 1]
 
 
 def test_batches_that_nobody_saw_count_until_the_move_is_known_to_be_closed() -> None:
