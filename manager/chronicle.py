@@ -88,6 +88,10 @@ class Chronicle:
             del self._driver_ms[old]
         self._tell_rows()
 
+    def saw(self, steering: Steering) -> None:
+        """What is under way when this manager begins to lead."""
+        self._outcomes.saw(steering)
+
     def note(
         self, batches: Sequence[CommittedBatch], snapshot: Snapshot | None, settings: Settings, steering: Steering
     ) -> None:

@@ -55,9 +55,14 @@ class OutcomeNote(NamedTuple):
 @dataclass
 class Outcomes:
     _rows: deque[BatchRow] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    _open: dict[str, float] = field(default_factory=dict)
-    """Rebalances under way -> the ratio when they were first seen."""
+    _open: dict[str, float | None] = field(default_factory=dict)
+    """Rebalances under way -> the ratio when they were foreseen; None: nothing was measured so far."""
     _notes: list[OutcomeNote] = field(default_factory=list)
+
+    def saw(self, steering: Steering) -> None:
+        """A leader that takes over may see a rebalance end before it has measured any load."""
+        for record in steering.rebalances:
+            self._open.setdefault(record.id, None)
 
     def note(self, steering: Steering, snapshot: Snapshot, settings: Settings, rows: Iterable[BatchRow]) -> None:
         self._rows += rows
@@ -65,7 +70,7 @@ class Outcomes:
         migrations = {each.id: each for each in (*steering.ended, *steering.migrations)}
         for record in steering.rebalances:
             parts = _parts(record, migrations)
-            if record.id not in self._open and parts and all(_groups(each) for each in parts):
+            if self._open.get(record.id) is None and parts and all(_groups(each) for each in parts):
                 foreseen = foresee(parts, snapshot, settings)
                 self._open[record.id] = foreseen.ratio_before
                 self._notes.append(OutcomeNote("forecast", record.id, foreseen))
@@ -76,7 +81,10 @@ class Outcomes:
                 del self._open[name]  # forgotten: too many others ended meanwhile
             elif self._is_settled(closed.closed_ms, snapshot, settings):
                 ratio = largest_ratio(snapshot, settings)[1]
-                found = measure(closed, _parts(closed, migrations), self._open.pop(name), ratio, self._rows)
+                before = self._open.pop(name)
+                found = measure(
+                    closed, _parts(closed, migrations), ratio if before is None else before, ratio, self._rows
+                )
                 self._notes.append(OutcomeNote("measured", name, found))
 
     def unwritten(self) -> tuple[OutcomeNote, ...]:

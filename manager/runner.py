@@ -174,6 +174,7 @@ class QueryRunner:
             await self.handle(await loading.loaded(self.store, self.watch, self.query, bound))
         self._loaded = True
         self.observed.knows(self.steering)
+        self._showing.loaded(self.steering)
         missed = await loading.batches_missed(self.watch, self.steering)
         if missed is not None:
             await self.handle(missed)

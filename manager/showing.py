@@ -35,6 +35,9 @@ class Showing:
         """What the driver says about its newest batch."""
         self._chronicle.told(heartbeat)
 
+    def loaded(self, steering: Steering) -> None:
+        self._chronicle.saw(steering)
+
     def weighed(
         self, batches: Sequence[CommittedBatch], snapshot: Snapshot | None, settings: Settings, steering: Steering
     ) -> None:

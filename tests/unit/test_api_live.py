@@ -471,6 +471,7 @@ def test_moves_of_long_ago_are_marked_still(plane: DataPlane, server: EmbeddedRe
         client = served.client("operate")
         name = client.post(f"{BASE}/rebalances", json={"reason": "see it"}).json()["id"]
         until(lambda: client.get(f"{BASE}/rebalances/{name}").json()["state"] == "committed", plane)
+        until(lambda: bool(client.get(f"{BASE}/front").json()["batches"]), plane)  # written once a second
         monkeypatch.setattr("api.front.ENDED_SHOWN_MS", -1)
         front = client.get(f"{BASE}/front").json()
         assert front["moves"] == []
