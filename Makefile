@@ -43,6 +43,11 @@ run: $(PROJECT) ## Run the demo (ARGS are its options)
 test: lint ## Lint, then run the tests (ARGS go to pytest)
 	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
+.PHONY: images
+images: $(PROJECT) ## Build both images and run them: installs Debian's buildah, debootstrap and runc as root, else says what is missing
+	$(PY) -m pip install --disable-pip-version-check --quiet --require-hashes -r deploy/docker/tools.lock
+	$(PY) -m pytest tests/images $(ARGS)
+
 .PHONY: test-more
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
 	TRIMTAB_CASES=$(CASES) TRIMTAB_SEED=$(SEED) $(PY) -m pytest tests/spark/test_random_queries.py $(ARGS)

@@ -17,7 +17,7 @@ suite=bookworm
 base=localhost/trimtab/base:$suite
 cache=$PWD/artifacts/images
 mkdir -p "$cache/debs" "$cache/tmp"
-# A container inside another one may not have what runc needs. buildah keeps pip's cache (RUN --mount=type=cache) below TMPDIR.
+# A container inside another one may not have what runc needs. buildah keeps fetched packages (RUN --mount=type=cache) below TMPDIR.
 export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} TMPDIR=$cache/tmp
 
 if ! buildah inspect --type image "$base" >/dev/null 2>&1; then
@@ -26,7 +26,8 @@ if ! buildah inspect --type image "$base" >/dev/null 2>&1; then
     trap 'umount "$root/proc" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
     debootstrap --variant=minbase --cache-dir="$cache/debs" --include=ca-certificates,python3,python3-venv "$suite" "$root" \
         >"$cache/debootstrap.log" || { tail -n 20 "$cache/debootstrap.log" >&2; exit 1; }
-    rm -rf "$root"/var/{cache/apt,lib/apt/lists,log}/* "$root"/usr/share/{doc,info,locale,man}/*
+    rm -rf "$root"/var/{cache/apt,lib/apt/lists,log}/* "$root"/usr/share/{info,locale,man}/*
+    find "$root/usr/share/doc" -type f ! -name copyright -delete
     container=$(buildah from scratch)
     buildah add --quiet "$container" "$root" / >/dev/null
     buildah commit --quiet --rm "$container" "$base" >/dev/null
@@ -42,7 +43,7 @@ for configuration in "${PIP_CONFIG_FILE:-}" ~/.config/pip/pip.conf /etc/pip.conf
 done
 for image; do
     # Docker's format: OCI's has no health check.
-    buildah bud --quiet --format docker --layers=false -f "deploy/docker/$image.Dockerfile" "${pip_setup[@]}" \
+    buildah bud --quiet --format docker --layers -f "deploy/docker/$image.Dockerfile" "${pip_setup[@]}" \
         --build-arg PYTHON_IMAGE="$base" --build-arg REVISION="$(git rev-parse HEAD)" \
         -t "localhost/trimtab/$image:local" . >/dev/null
     buildah images --format '{{.Name}}:{{.Tag}} {{.Size}}' "localhost/trimtab/$image:local"

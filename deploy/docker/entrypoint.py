@@ -1,6 +1,6 @@
-"""What the Spark image starts: `driver ...` and `executor`, as Spark's Kubernetes scheduler asks for; else the command given.
+"""What the Spark image starts: `driver ...` or `executor`, as Spark's Kubernetes scheduler asks; else what it is given.
 
-Spark tells an executor all it has to know in the environment. What it tells, and what has to be started, is an agreement
+Spark tells an executor all it has to know in the environment. What it tells, and what has to be started, is agreed
 between the scheduler and its image: the names below belong to Spark.
 """
 
@@ -68,7 +68,9 @@ def driver(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def executor(environ: Mapping[str, str]) -> list[str]:
-    numbered = sorted((int(match[1]), value) for name, value in environ.items() if (match := JAVA_OPTION.fullmatch(name)))
+    numbered = sorted(
+        (int(match[1]), value) for name, value in environ.items() if (match := JAVA_OPTION.fullmatch(name))
+    )
     memory = _needed(environ, "SPARK_EXECUTOR_MEMORY", "executor")
     told = {option: _needed(environ, variable, "executor") for option, variable in EXECUTOR_OPTIONS.items()}
     return [

