@@ -16,9 +16,9 @@ from api.problems import Problem
 
 BODY_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 16
-STREAMS_MAX: Final = 40
+STREAMS_MAX: Final = 1_500
 """Event streams at once on one instance."""
-STREAMS_OF_KEY_MAX: Final = 20
+STREAMS_OF_KEY_MAX: Final = 200
 ANSWER_S: Final = 5.0
 """How long a request may take with Redis, the wait for its turn included. A slower Redis counts as unreachable."""
 BUCKETS_MAX: Final = 10_000
@@ -62,7 +62,7 @@ class Buckets:
 
 
 class Places:
-    """Open event streams: each holds a connection to Redis while it waits, and their number is limited."""
+    """Open event streams: each holds a socket and some memory, so their number is limited."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()

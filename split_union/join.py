@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from split_union import control_source, session, shipping, transport
+from split_union import control_source, progress, session, shipping, transport
 from split_union.definition import claim_checkpoint
 from split_union.filters import Placed, filtered, place_conditions
 from split_union.query import JoinQuery
@@ -85,6 +85,7 @@ def build_join(
         result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
         frames_out=not transport.leaves_as_rows(travelling),
+        attempts=session.task_attempts(spark),
         rebuild=rebuild,
     )
     output = FRAMES_OUTPUT if task.frames_out else travelling
@@ -92,6 +93,7 @@ def build_join(
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
+    progress.listen(spark, query.name, store, checkpoint)
     return filtered(joined, given, placed)
 
 

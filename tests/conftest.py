@@ -21,6 +21,7 @@ def server() -> Iterator[EmbeddedRedis]:
         yield running
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In two processes, tests on Spark stay in one of them: two clusters at a time are too many for two cores."""
     for item in items:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import redis
 
 from trimtab import redis_keys
+from trimtab.driver_progress import DriverProgress
 from trimtab.epochs import Epoch, breaks_between, check_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.redis_access import connection_options, redacted
@@ -155,6 +156,16 @@ class Store:
         """When the query's driver last spoke (ms since 1970, 0: never), and its longest recent silence."""
         beat = self.client.hgetall(redis_keys.driver(query))
         return int(beat.get("at_ms", 0)), int(beat.get("gap_ms", 0))
+
+    def progress(self, query: str, progress: DriverProgress) -> None:
+        """What the driver says about its newest batch, beside its signs of life."""
+        fields: dict[Any, Any] = {
+            "progress_batch": progress.batch,
+            "batch_ms": progress.batch_ms,
+            "rows_per_s": round(progress.rows_per_s, 1),
+            "backlog": "" if progress.backlog is None else progress.backlog,
+        }
+        self.client.hset(redis_keys.driver(query), mapping=fields)
 
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))

@@ -69,6 +69,7 @@ class BatchOutcome:
     plan: str = ""
     state_rows: int = 0
     combined_rows: int = 0
+    plan_states: dict[str, int] = field(default_factory=dict)
     index_bytes: int = 0
     payload_bytes: int = 0
     load: GroupLoad | None = None
@@ -248,6 +249,7 @@ def _join(
         expired = engine.purge(horizon)
         census = state.census()
         outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows
+        outcome.plan_states = census.states
         outcome.group_state_rows, outcome.group_bytes = census.group_rows, census.group_bytes
         outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
     with outcome.phase("pack"):

@@ -137,7 +137,13 @@ class DurableState(Protocol):
 
     def remove_rows(self, key: DurableKey) -> None: ...
 
-    def get_rows(self, key: DurableKey) -> tuple[str, bytes]: ...
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        """Raises CorruptState where there are none."""
+        ...
+
+    def keys(self) -> set[DurableKey]:
+        """Of all frames; cheap beside reading them."""
+        ...
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         """All frames in the order in which they arrived."""

@@ -11,7 +11,8 @@ It costs one pass over each leaf while the worker has a role in a move, and noth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 
 from trimtab import conditions, evidence, frames
 from trimtab.conditions import EvaluationError
+from trimtab.errors import CorruptState
 from trimtab.evidence import NOTHING, Evidence, Tally
 from worker import kernels
 from worker.buffers import Flags, Int64s, Refs, Tuples
@@ -50,12 +52,18 @@ class Key:
 
 
 class Waiting:
-    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most."""
+    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most.
+
+    And rows that came from elsewhere and were filed in it: a rebuild has nothing else.
+    """
 
     def __init__(self, moves: WorkerMoves, durable: DurableState, engine: Engine) -> None:
         self._durable = durable
+        self._engine = engine
         self._spec = engine.spec
         self._tallies: dict[DurableKey, Tally] = {}
+        named: set[DurableKey] = set().union(*(store.durable_keys for store in engine.payload.values()))
+        self.frames_missing = len(named - durable.keys())
         self.before = {role.move: self._all(role) for role in moves.before}
 
     def _all(self, role: Role) -> Tally:
@@ -72,6 +80,23 @@ class Waiting:
         if known <= now:
             return self.before[role.move] + self.of(sorted(now - known))
         return self.of(sorted(now))
+
+    def filed(self, keys: Sequence[DurableKey]) -> Tally:
+        """Rows that had waited, as they are filed now."""
+        return sum((arriving_tally(self._spec, stream, rows) for stream, rows in self._read(keys)), NOTHING)
+
+    def filed_package(self, keys: Sequence[DurableKey]) -> Tally:
+        """Rows of a package, as they are filed now."""
+        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in self._read(keys))
+        digests = (evidence.stored_digests(each.streams[0], each.group, each.lo, each.code) for each in tuples)
+        return sum(map(evidence.tally_of, digests), NOTHING)
+
+    def _read(self, keys: Sequence[DurableKey]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Frames that are not there have no rows: the audit will say so."""
+        for key in keys:
+            with suppress(CorruptState):
+                stream, frame = self._durable.get_rows(key)
+                yield stream, frames.decode(frame)
 
     def _tally(self, key: DurableKey) -> Tally:
         if key not in self._tallies:
@@ -109,9 +134,12 @@ def evidence_of(
             put_aside=put_aside,
             waiting_before=waiting.before[role.move],
             waiting_after=waiting.after(role, before),
+            filed_package=waiting.filed_package(moves.taken_now.get(role.move, [])),
+            filed_waiting=waiting.filed(moves.refiled_now.get(role.move, [])),
+            frames_missing=waiting.frames_missing,
             sampled_keys=len(mine),
-            sampled_expected=sum(expected[key] for key in mine),
-            sampled_made=sum(_made(state.results, key) for key in mine),
+            sampled_expected=sum((expected[key] for key in mine), NOTHING),
+            sampled_made=sum((_made(state.results, key) for key in mine), NOTHING),
         )
     return found
 
@@ -166,12 +194,12 @@ def sampled_keys(state: JoinState, watched: Flags, batch: int) -> list[Key]:
     return list(chosen)
 
 
-def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, int]:
-    """How many results each key has in this batch by the naive join; keys with too many combinations are left out.
+def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, Tally]:
+    """The results that each key has in this batch by the naive join; keys with too many combinations are left out.
 
     `leaves` has the keys' rows of each stream that are stored or new.
     """
-    expected: dict[Key, int] = {}
+    expected: dict[Key, Tally] = {}
     room = COMBINATIONS_MAX
     for key in keys:
         rows = [
@@ -183,7 +211,7 @@ def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Seque
             continue
         room -= combinations
         try:
-            expected[key] = _naive_join(state, rows, key.group) if combinations else 0
+            expected[key] = _naive_join(state, rows, key.group) if combinations else NOTHING
         except EvaluationError:
             # The naive join asks conditions about pairs that the plan never brings together.
             continue
@@ -200,7 +228,7 @@ def _at_or_after(rows: Refs, first: Int64s | int) -> Flags:
     return distance < np.uint32(2**31)
 
 
-def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> int:
+def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> Tally:
     """All combinations of one row per stream: those that have a new row, fit the window and meet all conditions."""
     places = [grid.ravel() for grid in np.meshgrid(*(np.arange(len(each)) for each in rows), indexing="ij")]
     times = np.stack([each.lo[place] for each, place in zip(rows, places, strict=True)])
@@ -232,11 +260,11 @@ def _equal_keys(engine: Engine, rows: Sequence[Tuples], places: Sequence[npt.NDA
     return equal
 
 
-def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
+def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> Tally:
     count = next(iter(refs.values())).size
     for condition in engine.conditions:
         if count == 0:
-            return 0
+            return NOTHING
         columns: dict[tuple[str, str], pa.Array] = {}
         for stream, name in condition.spec.columns:
             (columns[stream, name],) = engine.payload[stream].gather(refs[stream], [name])
@@ -244,8 +272,14 @@ def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
         wanted = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         refs = {stream: rows[wanted] for stream, rows in refs.items()}
         count = wanted.size
-    return int(count)
+    return evidence.tally_of(evidence.result_digests(refs))
 
 
-def _made(results: Sequence[Tuples], key: Key) -> int:
-    return sum(int(np.count_nonzero((each.code == key.code) & (each.group == key.group))) for each in results)
+def _made(results: Sequence[Tuples], key: Key) -> Tally:
+    made = NOTHING
+    for each in results:
+        places = np.flatnonzero((each.code == key.code) & (each.group == key.group))
+        if places.size:
+            refs = {stream: refs[places] for stream, refs in zip(each.streams, each.refs, strict=True)}
+            made += evidence.tally_of(evidence.result_digests(refs))
+    return made

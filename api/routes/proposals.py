@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.backend import Backend, By, Id, Operation, QueryName, Use
-from api.proposing import fresh_proposal, named_proposal, reasons_stale
+from api.proposing import fresh_proposal, named_proposal, reasons_stale, worker_shares
 from api.routes.documents import MUTATION, answers
 from api.schemas import ProposalBody
 from balancing.proposal import Proposal
@@ -36,6 +36,7 @@ _PROPOSAL: Json = {
         "waves": 1,
     },
     "findings": [],
+    "workers": [{"worker": 0, "before": 0.61, "after": 0.27}],
     "stale": [],
 }
 
@@ -73,4 +74,4 @@ async def one(query: QueryName, proposal: Id, use: Use) -> Json:
 
 
 async def _view(use: Backend, proposal: Proposal) -> Json:
-    return proposal.to_json() | {"stale": await reasons_stale(use, proposal)}
+    return proposal.to_json() | {"workers": worker_shares(proposal), "stale": await reasons_stale(use, proposal)}

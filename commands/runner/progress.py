@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.offset_log import MARK
+from trimtab.driver_progress import is_control
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ def parse_progress(progress: Any) -> BatchProgress | None:
     counted = observed_metrics.get(METRIC)
     return BatchProgress(
         batch=int(progress["batchId"]),
-        rows=sum(int(source["numInputRows"]) for source in progress["sources"] if not _is_control(source)),
+        rows=sum(int(source["numInputRows"]) for source in progress["sources"] if not is_control(source)),
         results=None if counted is None else int(counted["results"]),
         ms=int(durations.get("triggerExecution", 0)),
         watermark=_plain_time((progress["eventTime"] or {}).get("watermark")),
@@ -78,11 +78,6 @@ class ProgressReader:
             if progress is not None and progress.batch > self._last:
                 self._last = progress.batch
                 yield progress
-
-
-def _is_control(source: Any) -> bool:
-    """Recognized by its offset: Spark describes all Python sources in the same way."""
-    return f'"{MARK}"' in str(source["endOffset"])
 
 
 def _plain_time(text: str | None) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ class RunOptions:
     check: bool = False
     duration_s: float | None = None
     progress: bool = True
+    as_json: bool = False
 
 
 class QueryFailed(TrimtabError):
@@ -58,7 +60,7 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
     try:
         with stop.installed():
             if options.check:
-                _check(spark, job, scratch)
+                _check(spark, job, scratch, as_json=options.as_json)
             elif not stop:
                 _run(spark, job, options, stop)
     finally:
@@ -67,7 +69,7 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
     return OK
 
 
-def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
+def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -> None:
     """Everything that a start would check. Nothing is written: neither the checkpoint nor Redis changes."""
     from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
@@ -88,6 +90,11 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
         build_writer(result, job)
         check_sink(spark, job.sink)
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
+    if as_json:
+        result_types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
+        body = {"query": job.query.name, "workers": job.query.workers, "checkpoint": str(job.checkpoint)}
+        print(json.dumps({**body, "continues": used, "result": result_types}, indent=1))
+        return
     print(f"{job.query.name}: {len(job.query.streams)} streams, {job.query.workers} workers: ready to run")
     print(f"checkpoint: {job.checkpoint} ({'continues where it stopped' if used else 'new'})")
     print(f"result: {columns}")
@@ -100,6 +107,7 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from commands.runner.build import build_join, build_writer
     from commands.runner.failures import root_cause
     from commands.runner.sink_log import supersede_unfinished
+    from split_union import progress
 
     with _redis(job, tell=options.progress) as url:
         result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
@@ -110,6 +118,8 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
             _watch(query, options, stop)
         except (PySparkException, Py4JError) as error:
             raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+        finally:
+            progress.forget(spark, job.query.name)
 
 
 @contextlib.contextmanager
@@ -140,10 +150,10 @@ def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> Non
         nonlocal has_header
         for batch in reader.new():
             if options.progress:
-                if not has_header:
+                if not has_header and not options.as_json:
                     print(HEADER)
                 has_header = True
-                print(batch.line(), flush=True)
+                print(json.dumps(asdict(batch)) if options.as_json else batch.line(), flush=True)
         return reader.last_batch
 
     deadline = None if options.duration_s is None else time.monotonic() + options.duration_s

@@ -54,7 +54,8 @@ for name in {BLOCKED!r}:
     sys.modules[name] = None
 import importlib
 for name in ("api.server", "api.embedded", "commands.cli", "commands.remote.serving", "commands.remote.keys",
-             "commands.remote.reading", "commands.remote.moving", "commands.remote.settings", "commands.runner.show"):
+             "commands.remote.reading", "commands.remote.moving", "commands.remote.settings", "commands.remote.top",
+             "commands.runner.show", "commands.runner.plan"):
     importlib.import_module(name)
 from commands.cli import main
 try:

@@ -14,7 +14,7 @@ from tests.images.tools import ROOT
 
 def hadolint(*files: Path) -> tuple[int, str]:
     tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    assert tool is not None, "hadolint is missing: pip install --require-hashes -r deploy/docker/tools.lock"
+    assert tool is not None, "hadolint is missing: run these tests with `make images`"
     done = subprocess.run(
         [tool, "--no-color", "--disable-ignore-pragma", *map(str, files)], capture_output=True, text=True, check=False
     )

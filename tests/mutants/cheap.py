@@ -52,8 +52,8 @@ class CheapTests:
         return {test: self.ran[test].seconds for test in sorted(tests, key=rank)}
 
 
-def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs: int) -> CheapTests:
-    """Run every cheap test without a mutant, but for files of which that is kept already."""
+def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs: int, *, together: bool) -> CheapTests:
+    """Run every cheap test without a mutant, but for files of which that is kept already; and all of them together."""
     paths = sorted({path for pattern in plan.tests for path in root.glob(pattern)})
     files = [path.relative_to(root).as_posix() for path in paths]
 
@@ -67,7 +67,7 @@ def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs:
 
         return Work(name, child)
 
-    waiting = deque(name for name in (TOGETHER, *files) if name not in kept.baseline)
+    waiting = deque(name for name in (*([TOGETHER] if together else []), *files) if name not in kept.baseline)
     failures: Counter[str] = Counter()
     ran = {test: Ran(**body) for tests in kept.baseline.values() for test, body in tests.items()}
     for ended in run_all(lambda: work(waiting.popleft()) if waiting else None, jobs):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trimtab.epochs import Epoch, breaks_between, check_epoch, check_owners, dealt_in_turn, first_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
-from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way, parse_move
+from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way, parse_move, parse_question
 
 
 @given(owners=st.lists(st.integers(0, 500), max_size=200), name=st.text(min_size=1, max_size=20))
@@ -121,6 +121,7 @@ def test_what_cannot_follow(before: Epoch, after: Epoch, problem: str) -> None:
     [
         ((replace(THERE, groups=(9,)),), "does not have"),
         ((replace(THERE, receiver=5),), "does not have"),
+        ((replace(THERE, sender=5),), "does not have"),
         ((replace(THERE, groups=(2,)),), "worker 1 owns it"),
         ((THERE, replace(THERE, id="n.w1", groups=(1,))), "group 1 is in move m.w1 and in move n.w1"),
     ],
@@ -132,11 +133,27 @@ def test_an_epoch_that_cannot_be_run_is_refused(moves: tuple[Move, ...], problem
 
 @pytest.mark.parametrize(
     "changes",
-    [{"id": "../x"}, {"kind": "other"}, {"sender": 1}, {"groups": ["x"]}, {"way": "away"}, {"epoch": None}],
+    [
+        {"id": "../x"},
+        {"id": 5},
+        {"kind": "other"},
+        {"sender": 1},
+        {"groups": ["x"]},
+        {"way": "away"},
+        {"epoch": None},
+        {"digest": 5},
+    ],
 )
 def test_what_is_not_a_move_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(CorruptState):
         parse_move({**THERE.to_json(), **changes})
+
+
+def test_what_is_not_a_question_is_refused() -> None:
+    assert parse_question(ASKED.to_json()) == ASKED
+    for changes in ({"share": "much"}, {"groups": 5}, {"colour": "red"}):
+        with pytest.raises(CorruptState, match="a question cannot be read"):
+            parse_question({**ASKED.to_json(), **changes})
 
 
 def test_a_duplicate_is_never_recalled() -> None:

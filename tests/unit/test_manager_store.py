@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ResponseError
 
 from balancing.instructions import Notice, Write
 from balancing.policies import Level
@@ -22,6 +23,7 @@ from balancing.settings import Settings
 from balancing.steering import Steering
 from balancing.triggers import Decision, TriggerState
 from manager import journal as journal_module
+from manager.chronicle import Entries
 from manager.journal import LeaderJournal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
 from manager.store import ManagerStore, UnreadableRecord
@@ -147,6 +149,36 @@ def test_a_lease_that_was_taken_is_not_renewed(server: EmbeddedRedis, plain: Sto
     play(server, scenario)
 
 
+def test_nobody_releases_the_lease_of_another(server: EmbeddedRedis, plain: Store) -> None:
+    """Redis lost it, and by its own clock the first one still leads."""
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        plain.client.delete(redis_keys.lease("orders"))
+        assert await lease(store, "other").acquire()
+        assert one.held
+        await one.release()
+        leader = await store.leader("orders")
+        assert leader is not None and leader.holder == "other"
+
+    play(server, scenario)
+
+
+def test_what_redis_says_beside_that_is_an_error(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        journal = LeaderJournal(store.client, "orders", one)
+        plain.client.set(redis_keys.migrations("orders"), "not a hash")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await journal.write(written(migrations=(MIGRATION,)), 1)
+        plain.client.delete(redis_keys.lease("orders"))
+        await journal.write(written(), 2)  # nothing to write: nobody is asked
+
+    play(server, scenario)
+
+
 def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
         clock = ManualClock()
@@ -245,11 +277,11 @@ def test_events_are_followed(server: EmbeddedRedis, plain: Store) -> None:
             await journal.write(written(events=(notice(text),)), 1)
 
         await say("before")
-        stream = store.follow("orders", wait_ms=20)
-        assert await anext(stream) is None
+        (before,) = await store.newest_events("orders", 1)
+        assert await store.events("orders", before.id, block_ms=20) == []
         await say("after")
-        event = await anext(stream)
-        assert event is not None and event.text == "after"
+        (event,) = await store.events("orders", before.id, block_ms=20)
+        assert event.text == "after"
         assert [event.text for event in await store.newest_events("orders")] == ["before", "after"]
 
     play(server, scenario)
@@ -287,6 +319,23 @@ def test_what_cannot_be_read_is_not_there(server: EmbeddedRedis, plain: Store) -
         assert await store.current_epoch("orders") is None
         plain.client.hset(redis_keys.report("orders", 1), "0", '{"of": "another version"}')
         assert await store.reports("orders", 1) == {}
+
+    play(server, scenario)
+
+
+def test_entries_of_somebody_else_do_not_hide_the_others(server: EmbeddedRedis, plain: Store) -> None:
+    plain.client.sadd(redis_keys.QUERIES, b"caf\xe9", "orders")
+    alarms = ["not JSON", '{"at_ms": 1e20, "kind": "k", "text": "t"}', '{"at_ms": 5, "kind": "k", "text": "t"}', "[]"]
+    plain.client.rpush(redis_keys.alarms("orders"), *alarms)
+    plain.client.set(redis_keys.decision("orders"), "[1")
+    plain.client.xadd(redis_keys.events("orders"), {"event": '{"at_ms": 9000000000000000, "kind": "k", "text": "t"}'})
+
+    async def scenario(store: ManagerStore) -> None:
+        assert "orders" in await store.queries()
+        assert await store.alarms("orders") == [{"at_ms": 5, "kind": "k", "text": "t"}]
+        assert await store.decision("orders") is None
+        (event,) = await store.newest_events("orders")
+        assert event.kind == "unreadable"
 
     play(server, scenario)
 
@@ -351,7 +400,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         journal = LeaderJournal(store.client, "orders", one)
         write = written(decision=DECISION, alarms=(notice("x", kind="audit"),))
         await journal.write(write, 1)
-        await journal.write_snapshot("{}", 1)
+        await journal.write_snapshot("{}", Entries(), 1)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert [each["text"] for each in await store.alarms("orders")] == ["x"]
@@ -360,7 +409,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         with pytest.raises(Fenced):
             await journal.write(replace(write, decision=replace(DECISION, code="idle")), 2)
         with pytest.raises(Fenced):
-            await journal.write_snapshot("[]", 2)
+            await journal.write_snapshot("[]", Entries(), 2)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert len(await store.alarms("orders")) == 1

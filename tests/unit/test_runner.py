@@ -109,7 +109,7 @@ def test_owners_by_share_and_by_list(tmp_path: Path) -> None:
         ("    A:\n", "    1x:\n", "query.streams.1x", "is not a name for a stream"),
         ("    A:\n", "    on:\n", "query.streams.True", "quotes"),
         ("    B: {", "    A: {", "query.streams.A", "appears twice"),
-        ("    B: {", "    a: {", "query.streams[1].name", "is there twice"),
+        ("    B: {", "    a: {", "query.streams[1].name", "is used twice"),
         (
             "time: at, source: {format: json",
             "source: {format: json",

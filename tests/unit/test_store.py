@@ -66,6 +66,11 @@ def test_an_epoch_is_immutable_and_numbers_have_no_gaps(store: Store) -> None:
     assert store.epoch("orders", 1) == FIRST
 
 
+def test_a_redis_that_forgot_everything_takes_the_epoch_that_follows(store: Store) -> None:
+    store.publish(SECOND)
+    assert store.current_number("orders") == 2
+
+
 def test_only_a_true_successor_follows(store: Store) -> None:
     store.publish(FIRST)
     store.publish(replace(SECOND, predecessor="somebody else's"))

@@ -1,0 +1,147 @@
+"""What Spark's progress says, and how it gets to Redis: of joins only, under the right name, never failing a query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from split_union.progress import QUIET_S, ProgressListener
+from tests.checkers.clock import ManualClock
+from trimtab.driver_progress import DriverProgress, backlog_of, bound_entry, parse_driver_progress
+from trimtab.embedded import EmbeddedRedis
+from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
+from trimtab.offset_log import TEXT_INLINE_MAX, epoch_file
+from trimtab.offset_mark import MARK
+from trimtab.store import Store
+
+KAFKA = {"endOffset": '{"orders":{"0":40,"1":70}}', "latestOffset": '{"orders":{"0":45,"1":70,"2":9}}'}
+FILES = {"endOffset": '{"logOffset":3}', "latestOffset": "null"}
+
+
+def control(epoch: Epoch, *, inline: bool = True) -> dict[str, Any]:
+    entry: dict[str, Any] = {"epoch": epoch.number, "digest": epoch.digest, "tick": 1}
+    if inline:
+        entry["text"] = epoch.to_text()
+    return {**source({"endOffset": json.dumps({MARK: entry}), "latestOffset": "null"}), "numInputRows": 4}
+
+
+def source(offsets: dict[str, str], rate: float = 250.0) -> dict[str, Any]:
+    return {**offsets, "inputRowsPerSecond": rate, "numInputRows": 100}
+
+
+def progress(*sources: dict[str, Any], **durations: int) -> dict[str, Any]:
+    return {"batchId": 7, "durationMs": durations or {"addBatch": 600, "triggerExecution": 750}, "sources": sources}
+
+
+def epoch_of(query: str, partitions: int = 8) -> Epoch:
+    return first_epoch(query, "abc", dealt_in_turn(partitions, 2))
+
+
+def test_a_batch() -> None:
+    body = progress(source(KAFKA), control(epoch_of("orders")), source(FILES, 50.0))
+    assert parse_driver_progress(body) == DriverProgress(batch=7, batch_ms=750, rows_per_s=300.0, backlog=5)
+    entry = bound_entry(body)
+    assert entry is not None and entry["epoch"] == 1
+
+
+def test_an_idle_query_has_no_new_batch() -> None:
+    assert parse_driver_progress(progress(source(KAFKA), triggerExecution=3)) is None
+
+
+def test_rates_that_are_no_numbers_count_as_nothing() -> None:
+    """Spark divides by the time since the last trigger, which may be zero."""
+    parsed = parse_driver_progress(progress(source(FILES, float("nan")), source(FILES, float("inf")), source(FILES)))
+    assert parsed is not None and parsed.rows_per_s == 250.0
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "rows"),
+    [
+        ('{"t":{"0":4}}', '{"t":{"0":4}}', 0),
+        ('{"t":{"0":4}}', '{"t":{"0":3}}', 0),
+        ('{"t":{"0":4},"u":{"0":1}}', '{"t":{"0":14},"u":{"0":2}}', 11),
+        ('{"t":{"0":4}}', "null", None),
+        ("null", '{"t":{"0":4}}', None),
+        ("3", "5", None),
+        ('{"t":3}', '{"t":5}', None),
+        ("not json", "{}", None),
+    ],
+)
+def test_backlog_where_offsets_are_like_those_of_kafka(end: str, latest: str, rows: int | None) -> None:
+    assert backlog_of({"endOffset": end, "latestOffset": latest}) == rows
+
+
+class Heard:
+    """Redis's part, as the listener uses it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, DriverProgress]] = []
+        self.error: Exception | None = None
+
+    def progress(self, query: str, progress: DriverProgress) -> None:
+        if self.error is not None:
+            raise self.error
+        self.told.append((query, progress))
+
+
+def listening(heard: Any, directory: Path, *queries: str) -> tuple[ProgressListener, ManualClock]:
+    clock = ManualClock()
+    listener = ProgressListener(clock)
+    for query in queries:
+        listener.add(query, heard, str(directory / query))
+    return listener, clock
+
+
+def test_a_join_is_known_by_its_epoch(tmp_path: Path) -> None:
+    heard = Heard()
+    listener, _ = listening(heard, tmp_path, "orders", "clicks")
+    listener.tell(progress(source(FILES), control(epoch_of("clicks"))))
+    listener.tell(progress(source(FILES), control(epoch_of("orders"))))
+    listener.tell(progress(source(FILES)))  # another query of the same session
+    listener.tell(progress(source(FILES), control(epoch_of("of another session"))))
+    assert [name for name, _ in heard.told] == ["clicks", "orders"]
+
+
+def test_large_epochs_are_known_by_their_file(tmp_path: Path) -> None:
+    heard = Heard()
+    large = epoch_of("large", 9_000)
+    assert len(large.to_text()) > TEXT_INLINE_MAX
+    path = tmp_path / "large" / epoch_file(large.number, large.digest)
+    path.parent.mkdir(parents=True)
+    path.write_text(large.to_text())
+    listener, _ = listening(heard, tmp_path, "orders", "large")
+    listener.tell(progress(source(FILES), control(large, inline=False)))
+    listener.tell(progress(source(FILES), control(epoch_of("unknown"), inline=False)))
+    assert [name for name, _ in heard.told] == ["large"]
+
+
+def test_nothing_fails_the_query_and_redis_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    heard = Heard()
+    listener, clock = listening(heard, tmp_path, "orders")
+    body = progress(source(FILES), control(epoch_of("orders")))
+    for broken in ({}, {"sources": None}, {**body, "batchId": "?"}, progress({"endOffset": None})):
+        listener.tell(broken)
+    heard.error = ConnectionError("away")
+    listener.tell(body)
+    heard.error = None
+    listener.tell(body)
+    assert heard.told == [], "Redis did not answer a moment ago"
+    clock.now_s += QUIET_S
+    listener.tell(body)
+    assert len(heard.told) == 1
+
+
+@pytest.mark.redis
+def test_it_is_beside_the_sign_of_life_in_redis(server: EmbeddedRedis, tmp_path: Path) -> None:
+    store = Store(server.url)
+    listener, _ = listening(store, tmp_path, "orders")
+    listener.tell(progress(source(KAFKA), control(epoch_of("orders"))))
+    assert store.client.hgetall("trimtab:{orders}:driver") == {
+        "progress_batch": "7",
+        "batch_ms": "750",
+        "rows_per_s": "250.0",
+        "backlog": "5",
+    }
