@@ -62,6 +62,7 @@ def test_it_serves_is_healthy_and_ends_in_order(manager_image: Image, server: Em
         wait_for(lambda: status(port, "/readyz") == 200, container, "/readyz")
         assert status(port, "/healthz") == 200
         assert status(port, "/v1/queries") == 401
+        assert (status(port, "/"), status(port, "/page/main.js")) == (200, 200)
         assert container.healthy()
         assert container.terminate() == 0, container.output
 
