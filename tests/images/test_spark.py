@@ -55,7 +55,8 @@ DRIVER = """
 import os, sys, time
 from pyspark.sql import SparkSession
 spark = (SparkSession.builder.master("local-cluster[1,1,512]").config("spark.driver.host", "127.0.0.1")
-         .config("spark.driver.port", sys.argv[1]).config("spark.ui.enabled", "false").getOrCreate())
+         .config("spark.driver.port", sys.argv[1]).config("spark.ui.enabled", "false")
+         .config("spark.executor.memory", "512m").getOrCreate())
 context = spark.sparkContext
 print("driver is up", flush=True)
 deadline = time.monotonic() + 300
@@ -103,12 +104,12 @@ def test_an_executor_serves_a_driver(spark_image: Image, data: Path, tmp_path: P
         assert "ran on ['images-exec-77', 'own']" in first.output
 
 
-def test_a_command_is_run_as_it_is(spark_image: Image, data: Path, tmp_path: Path) -> None:
+def test_a_command_is_run_as_it_is(spark_image: Image, server: EmbeddedRedis, data: Path, tmp_path: Path) -> None:
     """What the chart's own drivers do: `trimtab run`, checked here and run above."""
     (data / "query.yaml").write_text(JOB.format(base="/data", trigger="available now", schema=SCHEMA, sink="parquet"))
     start = Start(
         arguments=["trimtab", "run", "/data/query.yaml", "--check"],
-        environ={"TRIMTAB_REDIS": "redis://127.0.0.1:1"},
+        environ={"TRIMTAB_REDIS": server.url},
         mounts={"/data": data},
     )
     code, out = run(spark_image, start, tmp_path)
