@@ -28,7 +28,7 @@ COPY . .
 RUN /tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /own dist/trimtab-*.whl \
     && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash -s /own -p / /own/opt/trimtab/lib \
-    && cp deploy/docker/healthcheck.py /own/opt/trimtab/
+    && install -m 0644 deploy/docker/healthcheck.py /own/opt/trimtab/
 
 FROM ${PYTHON_IMAGE}
 ARG PYTHON_IMAGE

@@ -41,7 +41,7 @@ COPY . .
 RUN /tools/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && /tools/bin/python -m pip --python /opt/trimtab/bin/python install --no-cache-dir --no-compile --no-deps --no-warn-script-location --root /own dist/trimtab-*.whl \
     && /opt/trimtab/bin/python -m compileall -q --invalidation-mode unchecked-hash -s /own -p / /own/opt/trimtab/lib \
-    && cp commands/runner/submit.py deploy/docker/entrypoint.py /own/opt/trimtab/ \
+    && install -m 0644 commands/runner/submit.py deploy/docker/entrypoint.py /own/opt/trimtab/ \
     && java=$(XDG_CACHE_HOME=/src /opt/trimtab/bin/python -c 'from trimtab.embedded.java import ensure_java; print(ensure_java())') \
     && mv "$java" /own/opt/trimtab/java
 
