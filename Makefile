@@ -53,8 +53,12 @@ chart: $(PROJECT) ## Check the Helm chart in every shape: helm, schemas of Kuber
 	$(PY) -m pytest tests/chart $(ARGS)
 
 .PHONY: test-outside
-test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus and Kafka: installs Debian's as root, else says what is missing
-	$(PY) -m pytest tests/outside $(ARGS)
+test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus, Kafka and buildah: installs Debian's as root, else says what is missing
+	$(PY) -m pytest tests/outside tests/images $(ARGS)
+
+.PHONY: images
+images: $(OUTSIDE) ## Build both images and run them (part of `test-outside`)
+	$(PY) -m pytest tests/images $(ARGS)
 
 .PHONY: pictures
 pictures: $(OUTSIDE) ## Make the screenshots in docs/images anew
