@@ -38,7 +38,7 @@ KEYS_OF_RESULTS: Final = 2
 KEYS_OF_ROWS: Final = 2
 COMBINATIONS_MAX: Final = 20_000
 """Of all keys that a batch looks at again: a key with more is left out."""
-FRAMES_LOOKED_UP: Final = 2
+FRAMES_LOOKED_UP: Final = 1
 """Per batch, of the newest frames and of all others each."""
 
 
