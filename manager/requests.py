@@ -88,8 +88,9 @@ async def situation(
 async def _is_silent(store: ManagerStore, query: str, heartbeat: Heartbeat | None, least_ms: int) -> bool:
     if heartbeat is None or heartbeat.ended:
         return True
-    silence_ms = heartbeat.silence_max_ms(least_ms)
-    if abs(now_ms() - heartbeat.heard_ms) <= silence_ms:
+    if heartbeat.was_heard(now_ms(), least_ms):
         return False
     # The driver's clock may be wrong. The leader judges by its own clock, and writes snapshots while the driver lives.
-    return await store.leader(query) is None or await snapshot_age_ms(store.client, query) > silence_ms
+    if await store.leader(query) is None:
+        return True
+    return await snapshot_age_ms(store.client, query) > heartbeat.silence_max_ms(least_ms)

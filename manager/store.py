@@ -77,10 +77,9 @@ class Heartbeat:
         pulses = self.pulse_ms > self.at_ms - least_ms
         return least_ms if pulses else silence_max_ms(least_ms, self.gap_ms)
 
-    @property
-    def heard_ms(self) -> int:
-        """By the driver's clock."""
-        return max(self.at_ms, self.pulse_ms)
+    def was_heard(self, now_ms: int, least_ms: int) -> bool:
+        """Whether it was not silent for too long, by the driver's clock."""
+        return abs(now_ms - max(self.at_ms, self.pulse_ms)) <= self.silence_max_ms(least_ms)
 
 
 class EventTime(NamedTuple):

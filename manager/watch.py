@@ -159,9 +159,7 @@ class Watch:
         if heartbeat is None or heartbeat.ended:
             self.running = False
         elif self.heartbeat is None:
-            self.running = abs(now_ms() - heartbeat.heard_ms) <= heartbeat.silence_max_ms(
-                self._settings.heartbeat_max_ms
-            )
+            self.running = heartbeat.was_heard(now_ms(), self._settings.heartbeat_max_ms)
             self._changed_at = self._clock()
         elif heartbeat != self.heartbeat:
             self.running = True

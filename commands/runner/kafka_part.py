@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from commands.runner.trigger import trigger_arguments
 from commands.runner.yaml_part import Option, Part, option_texts
@@ -107,11 +107,15 @@ def _servers(servers: str | list[str]) -> str:
     return ",".join(names)
 
 
+Servers = Annotated[str | list[str], AfterValidator(_servers)]
+"""Written as one text or as a list; kept as Kafka takes it."""
+
+
 class KafkaSourcePart(Part):
     """`source:` of a stream, `format: kafka`."""
 
     format: Literal["kafka"]
-    servers: str | list[str]
+    servers: Servers
     topics: str | list[str] = Field(default_factory=list)
     pattern: str | None = None
     """A regular expression for the names of topics, in place of `topics`."""
@@ -126,11 +130,6 @@ class KafkaSourcePart(Part):
     sample: int = SAMPLE
     """A new query looks at so many of the newest records first, and does not start if none of them fits."""
     options: dict[str, Option] = Field(default_factory=dict)
-
-    @field_validator("servers")
-    @classmethod
-    def _check_servers(cls, servers: str | list[str]) -> str:
-        return _servers(servers)
 
     @field_validator("topics")
     @classmethod
@@ -169,7 +168,7 @@ class KafkaSinkPart(Part):
     """`sink:`, `format: kafka`."""
 
     format: Literal["kafka"]
-    servers: str | list[str]
+    servers: Servers
     topic: str
     key: WrittenKeyPart = WrittenKeyPart()
     value: WrittenValuePart = WrittenValuePart()
@@ -180,11 +179,6 @@ class KafkaSinkPart(Part):
     options: dict[str, Option] = Field(default_factory=dict)
     mode: Literal["append"] = "append"
     trigger: str | None = None
-
-    @field_validator("servers")
-    @classmethod
-    def _check_servers(cls, servers: str | list[str]) -> str:
-        return _servers(servers)
 
     @field_validator("topic")
     @classmethod
