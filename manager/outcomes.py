@@ -34,7 +34,8 @@ BEFORE: Final = 10
 class Outcome:
     """Of a rebalance, foreseen or measured."""
 
-    ratio_before: float
+    ratio_before: float | None
+    """None: not measured, since a leader took over too late to see it."""
     ratio_after: float
     pause_ms: float | None
     """How much longer the longest batch takes. None: no batch was seen before it."""
@@ -81,10 +82,7 @@ class Outcomes:
                 del self._open[name]  # forgotten: too many others ended meanwhile
             elif self._is_settled(closed.closed_ms, snapshot, settings):
                 ratio = largest_ratio(snapshot, settings)[1]
-                before = self._open.pop(name)
-                found = measure(
-                    closed, _parts(closed, migrations), ratio if before is None else before, ratio, self._rows
-                )
+                found = measure(closed, _parts(closed, migrations), self._open.pop(name), ratio, self._rows)
                 self._notes.append(OutcomeNote("measured", name, found))
 
     def unwritten(self) -> tuple[OutcomeNote, ...]:
@@ -122,7 +120,11 @@ def foresee(migrations: Sequence[Migration], snapshot: Snapshot, settings: Setti
 
 
 def measure(
-    record: Rebalance, migrations: Sequence[Migration], ratio_before: float, ratio: float, rows: Iterable[BatchRow]
+    record: Rebalance,
+    migrations: Sequence[Migration],
+    ratio_before: float | None,
+    ratio: float,
+    rows: Iterable[BatchRow],
 ) -> Outcome:
     assert record.closed_ms is not None
     seen = list(rows)

@@ -267,5 +267,14 @@ def test_an_idle_stream_is_measured_after_a_minute() -> None:
     assert [(note.kind, note.outcome.pause_ms) for note in outcomes.unwritten()][1:] == [("measured", None)]
 
 
+def test_a_leader_that_takes_over_late_does_not_invent_the_ratio_before() -> None:
+    outcomes = Outcomes()
+    outcomes.saw(Steering(query="q", migrations=(migration(),), rebalances=(rebalance(),)))
+    ended = Steering(query="q", ended=(migration("committed"),), ended_rebalances=(rebalance("committed", 9000),))
+    outcomes.note(ended, replace(SEEN, owners=(0, 1, 1, 1), batches=5, at_ms=9500), Settings(), [])
+    (measured,) = outcomes.unwritten()
+    assert (measured.outcome.ratio_before, measured.outcome.ratio_after) == (None, 1.2)
+
+
 def test_a_forecast_is_made_as_if_nothing_had_begun() -> None:
     assert foresee([migration()], replace(SEEN, moving={2: 1}), Settings()) == foresee([migration()], SEEN, Settings())
