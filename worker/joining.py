@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from trimtab import frames
-from trimtab.evidence import NOTHING, Tally, stored_digests, tally_of
+from trimtab.evidence import NOTHING, Tally, mixed, salt
+from worker import kernels
 from worker.buffers import Int64s, Refs, Tuples
 from worker.engine import Census, Engine, GroupLoad
 from worker.movable import ExportedGroups, FiledRows
@@ -93,7 +94,8 @@ class JoinState:
     def export(self, groups: Collection[int]) -> ExportedGroups:
         exported = self.engine.export(groups)
         leaves = tuple((stream, frames.encode(piece)) for stream, pieces in exported.leaves.items() for piece in pieces)
-        return ExportedGroups(leaves, exported.combined, _tally(exported.rows.values()))
+        tally = stored_tally(exported.rows.values(), self.engine.spec.partitions)
+        return ExportedGroups(leaves, exported.combined, tally)
 
     def take_in(
         self,
@@ -140,12 +142,19 @@ class JoinState:
 
     def tally(self, groups: Collection[int]) -> Tally:
         wanted, limit = self.engine.flags(groups), self.engine.limit
-        return _tally(b.live_of(wanted, limit) for b in self.engine.buffers.values() if b.is_leaf)
+        leaves = (b.live_of(wanted, limit) for b in self.engine.buffers.values() if b.is_leaf)
+        return stored_tally(leaves, self.engine.spec.partitions)
 
     def _loaded(self, rows: FiledRows) -> Tuples:
         return self.engine.load_rows(rows.stream, frames.decode(rows.frame), rows.frame, rows.key)
 
 
-def _tally(leaves: Iterable[Tuples]) -> Tally:
-    digests = (stored_digests(rows.streams[0], rows.group, rows.lo, rows.code) for rows in leaves)
-    return sum(map(tally_of, digests), NOTHING)
+def stored_tally(leaves: Iterable[Tuples], partitions: int) -> Tally:
+    """Of leaf rows, wherever they lie."""
+    groups = np.arange(partitions, dtype=np.uint64)
+    tally = NOTHING
+    for rows in leaves:
+        base = mixed(groups ^ salt(rows.streams[0]))
+        digest = kernels.stored_digest(rows.code, rows.lo, rows.group, base)
+        tally += Tally(rows=len(rows), digest=int(digest))
+    return tally

@@ -296,6 +296,15 @@ def tally_leaf(
 
 
 @njit(cache=True, nogil=True)
+def stored_digest(code: Any, lo: Any, group: Any, base: Any) -> Any:
+    """The sum of the rows' digests as `trimtab.evidence.stored_digests` has them, in one pass and without copies."""
+    digest = uint64(0)
+    for i in range(code.size):
+        digest += _mixed(_mixed(base[group[i]] + np.uint64(lo[i])) ^ _mixed(np.uint64(code[i])))
+    return digest
+
+
+@njit(cache=True, nogil=True)
 def pick_keys(code: Any, group: Any, watched: Any, salt: Any, best: Any, best_code: Any, best_group: Any) -> None:
     """Keep the keys (code and group) of watched groups that a hash puts first, each once, the best at the front."""
     last = best.size - 1

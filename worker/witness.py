@@ -29,7 +29,7 @@ from worker import kernels
 from worker.buffers import Flags, Int64s, Refs, Tuples
 from worker.durable import DurableState, Role
 from worker.engine import Engine
-from worker.joining import JoinState
+from worker.joining import JoinState, stored_tally
 from worker.ledger import Ledger, NotedFrame
 from worker.payload import DurableKey
 from worker.protocol import WorkerMoves, arriving_tally
@@ -61,7 +61,10 @@ def prepare() -> None:
         nothing, nothing, groups, refs, 0, 0, flags, first, limits, limits, base, nothing, counts, digests
     )
     best, code, group = np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.int16)
-    kernels.pick_keys(nothing, groups, flags, np.uint64(0), best, code, group)
+    arrived, in_groups = pa.array(nothing).to_numpy(), pa.array(groups).to_numpy()  # read-only: a type of its own
+    for codes, of_groups in ((nothing, groups), (arrived, in_groups)):
+        kernels.pick_keys(codes, of_groups, flags, np.uint64(0), best, code, group)
+        kernels.stored_digest(codes, codes, of_groups, base)
 
 
 def missing_frames(engine: Engine, durable: DurableState, batch: int) -> int:
@@ -107,9 +110,8 @@ class Filed:
     def package(self, move: str) -> Tally:
         """Rows of a package, as they are filed now."""
         frames_ = self._decoded(self._moves.taken_now.get(move, ()), self._ledger.written)
-        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in frames_)
-        digests = (evidence.stored_digests(each.streams[0], each.group, each.lo, each.code) for each in tuples)
-        return sum(map(evidence.tally_of, digests), NOTHING)
+        leaves = (self._engine.tuples_of(stream, rows) for stream, rows in frames_)
+        return stored_tally(leaves, self._engine.spec.partitions)
 
     def _arrived(self, keys: Iterable[DurableKey], noted: Mapping[DurableKey, NotedFrame]) -> Tally:
         spec = self._engine.spec

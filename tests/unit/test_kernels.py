@@ -228,6 +228,8 @@ def test_a_leaf_is_tallied_as_by_hand(
         kept, new, left = reference.tally_leaf("A", rows[tail:] if g in wanted else [], g, first, before[g], after[g])
         assert counts[:, g].tolist() == [kept.rows, new.rows, left.rows]
         assert digests[:, g].tolist() == [kept.digest, new.digest, left.digest]
+    stored = evidence.stored_digests("A", group, lo, code)
+    assert kernels.stored_digest(code, lo, group.astype(np.int16), base) == evidence.tally_of(stored).digest
 
 
 @given(
