@@ -23,7 +23,7 @@ export BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot} TMPDIR=$cache/tmp
 if ! buildah inspect --type image "$base" >/dev/null 2>&1; then
     root=$(mktemp -d)
     # debootstrap leaves /proc mounted if it is interrupted.
-    trap 'umount "$root/proc" 2>/dev/null; rm -rf --one-file-system "$root"' EXIT
+    trap 'umount "$root/proc" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
     debootstrap --variant=minbase --cache-dir="$cache/debs" --include=ca-certificates,python3,python3-venv "$suite" "$root" \
         >"$cache/debootstrap.log" || { tail -n 20 "$cache/debootstrap.log" >&2; exit 1; }
     rm -rf "$root"/var/{cache/apt,lib/apt/lists,log}/* "$root"/usr/share/{info,locale,man}/*

@@ -23,8 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.tbstyle = "native"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of one file: while it runs, its event loop does, and no test of another file could start one of its own."""
     with launched() as running:
         yield running
 
