@@ -1,0 +1,64 @@
+"""Whether a container has started, lives and is ready: asked over HTTP, TCP or by a command, as its probes say."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.live.api import Object
+
+Execute = Callable[[list[str], float], bool]
+
+
+@dataclass
+class Probe:
+    """One of a container's probes, with what it has found so far."""
+
+    spec: Object
+    passed: bool
+    """Its answer now. Readiness begins with no, liveness with yes."""
+    failures: int = 0
+    next_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def failed(self) -> bool:
+        return self.failures >= int(self.spec.get("failureThreshold", 3))
+
+    def ask(self, container: Object, address: str, execute: Execute) -> None:
+        """If it is time."""
+        if time.monotonic() < self.next_at:
+            return
+        if _asked(self.spec, container, address, execute):
+            self.passed, self.failures = True, 0
+        else:
+            self.failures += 1
+            if self.failed:
+                self.passed = False
+        self.next_at = time.monotonic() + float(self.spec.get("periodSeconds", 10))
+
+
+def _asked(spec: Object, container: Object, address: str, execute: Execute) -> bool:
+    timeout = float(spec.get("timeoutSeconds", 1))
+    if "exec" in spec:
+        return execute(spec["exec"]["command"], timeout)
+    port = _port((spec.get("httpGet") or spec["tcpSocket"])["port"], container)
+    try:
+        if "tcpSocket" in spec:
+            socket.create_connection((address, port), timeout=timeout).close()
+            return True
+        what = spec["httpGet"]
+        url = f"{what.get('scheme', 'HTTP').lower()}://{address}:{port}{what.get('path', '/')}"
+        # As a kubelet: certificates are not checked, nor redirects followed.
+        return httpx.get(url, timeout=timeout, verify=False).status_code < 400
+    except (OSError, httpx.HTTPError):
+        return False
+
+
+def _port(port: int | str, container: Object) -> int:
+    if isinstance(port, int):
+        return port
+    return next(int(each["containerPort"]) for each in container["ports"] if each["name"] == port)
