@@ -89,7 +89,7 @@ def make_root(spec: dict[str, Any]) -> None:
 def become(spec: dict[str, Any]) -> None:
     call("prctl", PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     make_root(spec)
-    os.setgroups([spec["group"]])
+    os.setgroups(spec["groups"])
     os.setgid(spec["group"])
     os.setuid(spec["user"])
     call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -55,6 +55,7 @@ class PodProcess:
             "read_only": security.get("readOnlyRootFilesystem", False),
             "user": self._user,
             "group": self._group,
+            "groups": [security["fsGroup"]] if "fsGroup" in security else [],
             "command": [_REFERENCE.sub(lambda found: environ.get(found[1], found[0]), word) for word in words],
             "environ": environ,
             "directory": container.get("workingDir", image.directory),
@@ -75,7 +76,8 @@ class PodProcess:
         """Run a command inside; whether it ended well in time."""
         if not self._pid.exists():
             return False
-        inside = ["nsenter", "--target", self._pid.read_text(), "--mount", "--net", "--pid", "--root", "--wd"]
+        inside = ["nsenter", "--target", self._pid.read_text(), "--mount", "--net", "--pid", "--uts"]
+        inside += ["--root", "--wd"]
         user = ["setpriv", f"--reuid={self._user}", f"--regid={self._group}", "--clear-groups", "--no-new-privs"]
         try:
             done = subprocess.run(
