@@ -21,6 +21,8 @@ from tests.live.api import Object
 HOST: Final = "10.244.0.1"
 PODS: Final = "10.244.0.0/16"
 SERVICES: Final = "10.96.0.0/16"
+KUBERNETES: Final = "10.96.0.1"
+"""The API server's, which takes the first."""
 DNS: Final = "10.96.0.10"
 DOMAIN: Final = "cluster.local"
 Targets = dict[tuple[str, int], list[tuple[str, int]]]
@@ -138,18 +140,18 @@ class _Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        targets = list(self._network.targets.get(self._key, []))
-        random.shuffle(targets)
+        """One pod, by chance. If it does not answer, the connection breaks: kube-proxy does not try another either."""
+        targets = self._network.targets.get(self._key)
         with client:
-            for target in targets:
-                try:
-                    server = socket.create_connection(target, timeout=3)
-                except OSError:
-                    continue
-                server.settimeout(None)
-                with server:
-                    _pump(client, server)
+            if not targets:
                 return
+            try:
+                server = socket.create_connection(random.choice(targets), timeout=5)
+            except OSError:
+                return
+            server.settimeout(None)
+            with server:
+                _pump(client, server)
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.live import images
 from tests.live.api import Api, Object
-from tests.live.network import DNS, DOMAIN
+from tests.live.network import DNS, DOMAIN, KUBERNETES
 from tests.live.volumes import NotYet, contents_of, field_of
 
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -118,7 +118,7 @@ def _mount(each: Object, directory: Path, state: Path) -> Object:
 def _environ(api: Api, pod: Object, container: Object) -> dict[str, str]:
     namespace = pod["metadata"]["namespace"]
     environ = {
-        "KUBERNETES_SERVICE_HOST": "kubernetes.default.svc",
+        "KUBERNETES_SERVICE_HOST": KUBERNETES,
         "KUBERNETES_SERVICE_PORT": "443",
     }
     for source in container.get("envFrom", []):

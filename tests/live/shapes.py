@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 import yaml
 
-from tests.chart.tools import CHART, SHAPES
+from tests.chart.tools import CHART
 from tests.live.api import Object
 from tests.live.needs import needs_of
 from tests.live.network import Network
@@ -28,15 +28,11 @@ NEVER_READY: Final = {
 }
 
 
-def all_shapes(story: Story, network: Network, scratch: Path) -> None:
-    for path in SHAPES:
-        one_shape(path, story, network, scratch)
-
-
 def one_shape(path: Path, story: Story, network: Network, scratch: Path) -> None:
     shape = path.name.removesuffix("-values.yaml")
     namespace = f"shape-{shape}"
-    story.title(f"shape {shape}: {path.read_text().splitlines()[-1 if shape == 'default' else 0].lstrip('# ')}")
+    comments = [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
+    story.title(f"shape {shape}: {next(line for line in comments if not line.startswith('api-versions'))}")
     story.apply(restricted(namespace))
     network.aliases["redis.example.com"] = "redis.elsewhere.svc.cluster.local"
     for text in needs_of(shape, namespace, scratch):
@@ -88,7 +84,7 @@ def removed(story: Story, namespace: str, before: set[str]) -> None:
         left = contents(story, namespace) - before
         return all(each.startswith("PersistentVolumeClaim/") for each in left)
 
-    wait_until("uninstall leaves nothing but claims", only_claims, 120)
+    wait_until("uninstall leaves nothing but claims", only_claims, 240)
     tell(f"      kept on purpose: {', '.join(sorted(left)) or 'nothing'}")
     story.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=3m")
 
