@@ -17,6 +17,7 @@ from typing import Final
 import yaml
 
 from tests.chart.tools import SHAPES
+from tests.live.story import STARTED, Failed, Story, tell
 
 ROOT: Final = Path(__file__).parents[2]
 NODES: Final = 3
@@ -44,6 +45,18 @@ def main() -> int:
     return inside(given.cluster.resolve(), given.only or [*names, "query"])
 
 
+def look_around(story: Story) -> None:
+    """After a failure: what a person would look at."""
+    story.kubectl("get", "pods", "--all-namespaces", "-o", "wide")
+    story.kubectl("get", "events", "--all-namespaces", "--field-selector", "type=Warning")
+    names = story.kubectl(
+        "get", "pods", "-A", "-o", "jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {end}"
+    )
+    for name in names.split():
+        namespace, _, pod = name.partition("/")
+        story.kubectl("--namespace", namespace, "logs", pod, "--tail=15", tried=True)
+
+
 def inside(program: Path, parts: list[str]) -> int:
     from tests.live.control_plane import ControlPlane
     from tests.live.crds import definitions
@@ -52,7 +65,6 @@ def inside(program: Path, parts: list[str]) -> int:
     from tests.live.network import DNS, DOMAIN, Network
     from tests.live.query import the_query
     from tests.live.shapes import one_shape
-    from tests.live.story import STARTED, Failed, Story, tell
     from tests.live.volumes import CLASSES, storage_class
 
     state = ROOT / "artifacts/live/state"
@@ -82,6 +94,7 @@ def inside(program: Path, parts: list[str]) -> int:
         story.apply(yaml.safe_dump_all(definitions()))
         story.kubectl("version")
         story.kubectl("get", "nodes,storageclasses,customresourcedefinitions")
+        plane.check()
         for part in parts:
             path = next((each for each in SHAPES if each.name == f"{part}-values.yaml"), None)
             if path is not None:
@@ -91,6 +104,8 @@ def inside(program: Path, parts: list[str]) -> int:
         tell(f"\nAll of it in {(time.monotonic() - STARTED) / 60:.1f} minutes.")
     except Failed as error:
         failure = str(error)
+        plane.check()
+        look_around(story)
     finally:
         plane.stop()
     if failure:

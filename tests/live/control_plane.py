@@ -24,7 +24,7 @@ class ControlPlane:
     def __init__(self, program: Path, directory: Path) -> None:
         self._program = str(program)
         self._directory = directory
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.kubeconfig = directory / "kubeconfig"
         self.authority = directory / "certificates/apiserver.crt"
         directory.mkdir(parents=True)
@@ -61,18 +61,18 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
         )
         while not self.authority.exists():
-            self._check("kube-apiserver")
+            self.check()
+            time.sleep(0.2)
         api = Api(f"https://{HOST}:{PORT}", self.authority, token)
         deadline = time.monotonic() + START_S
         while not api.ready():
-            self._check("kube-apiserver")
+            self.check()
+            time.sleep(0.2)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"kube-apiserver is not ready after {START_S} s: see {where}/kube-apiserver.log")
         self._write_kubeconfig(api.url, token)
         shared = (
             f"--kubeconfig={self.kubeconfig}",
-            f"--authentication-kubeconfig={self.kubeconfig}",
-            f"--authorization-kubeconfig={self.kubeconfig}",
             "--bind-address=127.0.0.1",
             "--leader-elect=false",
         )
@@ -89,9 +89,9 @@ class ControlPlane:
         return api
 
     def stop(self) -> None:
-        for process in reversed(self._running):
+        for process in reversed(self._running.values()):
             process.terminate()
-        for process in reversed(self._running):
+        for process in reversed(self._running.values()):
             try:
                 process.wait(timeout=15)
             except subprocess.TimeoutExpired:
@@ -101,13 +101,14 @@ class ControlPlane:
     def _run(self, name: str, *flags: str) -> None:
         with (self._directory / f"{name}.log").open("wb") as log:
             command = [self._program, name, *flags]
-            self._running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory))
+            self._running[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._directory)
 
-    def _check(self, name: str) -> None:
-        time.sleep(0.2)
-        if any(process.poll() is not None for process in self._running):
-            said = (self._directory / f"{name}.log").read_text(errors="replace")
-            raise RuntimeError(f"the control plane ended while {name} started:\n{said[-3000:]}")
+    def check(self) -> None:
+        """That every part still runs."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                said = (self._directory / f"{name}.log").read_text(errors="replace")
+                raise RuntimeError(f"{name} ended with code {process.returncode}:\n{said[-3000:]}")
 
     def _write_kubeconfig(self, url: str, token: str) -> None:
         cluster = {"server": url, "certificate-authority": str(self.authority)}

@@ -27,7 +27,11 @@ def _definition(kind: str) -> Object:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        # Groups below k8s.io want to be approved, or to say that they are not.
+        "metadata": {
+            "name": f"{plural}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+        },
         "spec": {
             "group": group,
             "names": {"kind": kind, "plural": plural, "singular": kind.lower()},

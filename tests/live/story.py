@@ -38,14 +38,14 @@ class Story:
     def title(self, text: str) -> None:
         tell(f"\n=== {text}")
 
-    def helm(self, *arguments: str, shown: bool = True, fails: bool = False) -> str:
-        return self._run([tool("helm")], "helm", arguments, shown=shown, fails=fails)
+    def helm(self, *arguments: str) -> str:
+        return self._run([tool("helm")], "helm", arguments)
 
-    def kubectl(self, *arguments: str, shown: bool = True, fails: bool = False) -> str:
-        return self._run([tool("kubectl")], "kubectl", arguments, shown=shown, fails=fails)
+    def kubectl(self, *arguments: str, shown: bool = True, tried: bool = False) -> str:
+        return self._run([tool("kubectl")], "kubectl", arguments, shown=shown, tried=tried)
 
-    def trimtab(self, *arguments: str, environ: Mapping[str, str], fails: bool = False) -> str:
-        return self._run([sys.executable, "-m", "commands.cli"], "trimtab", arguments, environ, fails=fails)
+    def trimtab(self, *arguments: str, environ: Mapping[str, str]) -> str:
+        return self._run([sys.executable, "-m", "commands.cli"], "trimtab", arguments, environ)
 
     def apply(self, text: str) -> None:
         """Quietly: what is needed beforehand."""
@@ -67,9 +67,9 @@ class Story:
         environ: Mapping[str, str] | None = None,
         *,
         shown: bool = True,
-        fails: bool = False,
+        tried: bool = False,
     ) -> str:
-        """What it prints. `fails`: it has to be refused."""
+        """What it prints. `tried`: it may fail."""
         text = shlex.join([name, *arguments]).replace(str(CHART), "deploy/helm/trimtab").replace(f"{ROOT}/", "")
         if shown:
             tell(f"$ {text}")
@@ -78,13 +78,13 @@ class Story:
         done = subprocess.run(
             command, env={**self._environ, **(environ or {})}, text=True, capture_output=True, check=False, timeout=900
         )
-        said = done.stdout + (done.stderr if fails or done.returncode != 0 else "")
+        said = done.stdout + (done.stderr if done.returncode != 0 else "")
         if shown:
             for line in said.rstrip().splitlines():
                 tell(f"    {line}")
             tell(f"    ({time.monotonic() - begun:.1f} s)")
-        if (done.returncode != 0) != fails:
-            raise Failed(f"{text}: exit code {done.returncode}\n{said}{done.stderr}")
+        if done.returncode != 0 and not tried:
+            raise Failed(f"{text}: exit code {done.returncode}{'' if shown else said}")
         return said
 
 

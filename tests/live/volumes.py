@@ -30,12 +30,13 @@ class Volumes:
         self._group = pod["spec"].get("securityContext", {}).get("fsGroup", 0)
 
     def make(self) -> None:
+        self._directory.mkdir(exist_ok=True)
         for volume in self._pod["spec"].get("volumes", []):
             place = self._directory / volume["name"]
             if "persistentVolumeClaim" in volume:
                 self._link(volume["persistentVolumeClaim"]["claimName"], place)
             elif "emptyDir" in volume:
-                place.mkdir(parents=True, exist_ok=True)
+                place.mkdir(exist_ok=True)
                 self._open(place)
             else:
                 self._write(place, self._contents(volume), _mode(volume))
@@ -89,7 +90,7 @@ class Volumes:
 
     def _write(self, place: Path, files: dict[str, bytes], mode: int) -> None:
         """Each file by one rename: a reader sees the old content or the new."""
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(exist_ok=True)
         os.chmod(place, 0o755)
         for name in set(os.listdir(place)) - set(files):
             (place / name).unlink()

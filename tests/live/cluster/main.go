@@ -22,7 +22,7 @@ func main() {
 	case "kube-controller-manager":
 		os.Exit(cli.Run(controllers.NewControllerManagerCommand()))
 	case "kube-scheduler":
-		os.Exit(cli.Run(scheduler.NewSchedulerCommand(nil)))
+		os.Exit(cli.Run(scheduler.NewSchedulerCommand()))
 	default:
 		fmt.Fprintln(os.Stderr, "There is no such part of a control plane:", os.Args[0])
 		os.Exit(2)
