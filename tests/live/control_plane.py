@@ -14,7 +14,7 @@ from tests.live.api import Api
 from tests.live.network import HOST, SERVICES
 
 PORT: Final = 6443
-START_S: Final = 180
+START_S: Final = 600
 """The API server starts in 10 s on an idle machine."""
 
 

@@ -78,16 +78,16 @@ def the_query(story: Story) -> None:
     directory = claimed(story, "orders")
     feed = Feed(directory)
     values = ("-f", str(Path(__file__).with_name("query-values.yaml")))
-    story.helm("install", RELEASE, str(CHART), *WITHIN, *values, "--wait", "--timeout", "8m")
-    wait_until("two executors of the query run", lambda: phases(story) == ["Running", "Running"], 300)
+    story.helm("install", RELEASE, str(CHART), *WITHIN, *values, "--wait", "--timeout", "20m")
+    wait_until("two executors of the query run", lambda: phases(story) == ["Running", "Running"])
     story.kubectl(*WITHIN, "get", "pods", "-o", "wide")
     story.kubectl(*WITHIN, "get", "persistentvolumeclaims")
     feed.start()
     key = story.secret(NAMESPACE, f"{RELEASE}-keys", "admin").split("key: ")[1].strip()
     environ = {"TRIMTAB_URL": URL, "TRIMTAB_KEY": key, "TRIMTAB_QUERY": "orders"}
     with httpx.Client(base_url=URL, headers={"Authorization": f"Bearer {key}"}, timeout=30) as http:
-        wait_until("the query has reported through Redis, and has a leader", lambda: leader_of(http) != "", 240)
-        wait_until("every worker has been measured", lambda: measured(http), 240)
+        wait_until("the query has reported through Redis, and has a leader", lambda: leader_of(http) != "")
+        wait_until("every worker has been measured", lambda: measured(http))
         story.trimtab("queries", environ=environ)
         story.trimtab("workers", environ=environ)
         story.trimtab("rebalance", "--from", "0", "--to", "3", "--amount", "50%", "--strategy", "mslb", environ=environ)
@@ -107,7 +107,7 @@ def the_query(story: Story) -> None:
 
 def claimed(story: Story, name: str) -> Path:
     """The directory that stands in for the claim's volume."""
-    wait_until(f"the claim {name} is bound", lambda: _volume(story, name) != "", 60)
+    wait_until(f"the claim {name} is bound", lambda: _volume(story, name) != "")
     path = "jsonpath={.spec.hostPath.path}"
     return Path(story.kubectl("get", "persistentvolume", _volume(story, name), "-o", path, shown=False))
 
@@ -150,8 +150,8 @@ def managers(story: Story, http: httpx.Client) -> None:
     confirm(f"there are two managers, and one of them leads the query: {leader}", len(pods) == 2 and len(named) == 1)
     with Asking(URL) as asking:
         story.kubectl(*WITHIN, "delete", named[0])
-        wait_until("another manager leads", lambda: leader_of(http) not in ("", leader), 60)
-        story.kubectl(*WITHIN, "rollout", "status", f"deployment/{RELEASE}", "--timeout=3m")
+        wait_until("another manager leads", lambda: leader_of(http) not in ("", leader))
+        story.kubectl(*WITHIN, "rollout", "status", f"deployment/{RELEASE}", "--timeout=20m")
     fact = f"{asking.answered} requests through the Service meanwhile, {asking.failed} of them without an answer"
     confirm(fact, asking.failed == 0)
 
@@ -161,8 +161,8 @@ def executor_lost(story: Story, http: httpx.Client) -> None:
     names = story.kubectl(*WITHIN, "get", "pods", "-l", EXECUTOR, "-o", "name").split()
     story.kubectl(*WITHIN, "delete", names[0], "--grace-period=1")
     batch = batch_of(http)
-    wait_until("there are two executors again", lambda: phases(story) == ["Running", "Running"], 240)
-    wait_until("the query has gone on", lambda: batch_of(http) > batch + 3, 240)
+    wait_until("there are two executors again", lambda: phases(story) == ["Running", "Running"])
+    wait_until("the query has gone on", lambda: batch_of(http) > batch + 3)
 
 
 def release_changed(story: Story, http: httpx.Client, values: tuple[str, ...]) -> None:
@@ -170,7 +170,7 @@ def release_changed(story: Story, http: httpx.Client, values: tuple[str, ...]) -
     path = "jsonpath={.metadata.uid} {.status.containerStatuses[0].restartCount}"
     driver = story.kubectl(*WITHIN, "get", "pod", f"{RELEASE}-orders-0", "-o", path, shown=False)
     secrets = secrets_of(story, NAMESPACE)
-    wait = ("--wait", "--timeout", "6m")
+    wait = ("--wait", "--timeout", "20m")
     with Asking(URL) as asking:
         changed = ("--set-string", "manager.podAnnotations.revision=2")
         story.helm("upgrade", RELEASE, str(CHART), *WITHIN, *values, *changed, *wait)
@@ -181,13 +181,13 @@ def release_changed(story: Story, http: httpx.Client, values: tuple[str, ...]) -
     confirm("keys and passwords are the same", secrets_of(story, NAMESPACE) == secrets)
     confirm("the driver is the same process as before", now == driver)
     batch = batch_of(http)
-    wait_until("the query has gone on", lambda: batch_of(http) > batch + 2, 120)
+    wait_until("the query has gone on", lambda: batch_of(http) > batch + 2)
 
 
 def result_is_right(feed: Feed, directory: Path) -> None:
     checkpoint = directory / "orders"
     everything = {name for files in feed.files.values() for name in files}
-    wait_until("the query has read every file", lambda: everything <= recorded(checkpoint).batch_of.keys(), 240)
+    wait_until("the query has read every file", lambda: everything <= recorded(checkpoint).batch_of.keys())
     dear = Condition("A.price < B.price", ("A", "B"), lambda row: bool(row["A"]["price"] < row["B"]["price"]))
     columns = ("user", "price", "at")
     oracle = Oracle(
@@ -198,7 +198,7 @@ def result_is_right(feed: Feed, directory: Path) -> None:
         conditions=(dear,),
     )
     last = max(recorded(checkpoint).batch_of.values())
-    wait_until(f"batch {last} is committed", lambda: (checkpoint / "commits" / str(last)).exists(), 120)
+    wait_until(f"batch {last} is committed", lambda: (checkpoint / "commits" / str(last)).exists())
     expected = oracle.expected(feed.files, recorded(checkpoint))
     found = _rows(directory / "out", oracle.result_columns)
     tell(

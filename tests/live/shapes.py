@@ -39,10 +39,10 @@ def one_shape(path: Path, story: Story, network: Network, scratch: Path) -> None
         story.apply(text)
     before = contents(story, namespace)
     values = ["-f", str(path), *(part for each in LIGHT.get(shape, []) for part in ("--set", each))]
-    wait = [] if shape in NEVER_READY else ["--wait", "--timeout", "6m"]
+    wait = [] if shape in NEVER_READY else ["--wait", "--timeout", "20m"]
     within = ["--namespace", namespace]
     story.helm("install", RELEASE, str(CHART), *within, *values, *wait)
-    story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=6m")
+    story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=20m")
     story.kubectl(*within, "get", "pods,services,persistentvolumeclaims", "-o", "wide")
     if shape == "queries":
         queries_run(story, namespace)
@@ -60,10 +60,10 @@ def one_shape(path: Path, story: Story, network: Network, scratch: Path) -> None
             *("upgrade", RELEASE, str(CHART), *within, *values, *wait),
             *("--set-string", "manager.podAnnotations.revision=2", "--set", "manager.accessLog=true"),
         )
-        story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=6m")
+        story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=20m")
         confirm("the upgrade has kept keys and passwords", secrets_of(story, namespace) == secrets)
         story.helm("rollback", RELEASE, "1", *within, *wait)
-        story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=6m")
+        story.kubectl(*within, "rollout", "status", f"deployment/{RELEASE}", "--timeout=20m")
         confirm("so has the way back", secrets_of(story, namespace) == secrets)
     several = int(settings.get("manager", {}).get("replicaCount", 2)) > 1
     fact = f"{asking.answered} requests through the Service meanwhile, {asking.failed} of them without an answer"
@@ -84,9 +84,9 @@ def removed(story: Story, namespace: str, before: set[str]) -> None:
         left = contents(story, namespace) - before
         return all(each.startswith("PersistentVolumeClaim/") for each in left)
 
-    wait_until("uninstall leaves nothing but claims", only_claims, 240)
+    wait_until("uninstall leaves nothing but claims", only_claims)
     tell(f"      kept on purpose: {', '.join(sorted(left)) or 'nothing'}")
-    story.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=3m")
+    story.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=20m")
 
 
 def queries_run(story: Story, namespace: str) -> None:

@@ -15,6 +15,8 @@ from tests.chart.tools import CHART, tool
 
 ROOT: Final = Path(__file__).parents[2]
 STARTED: Final = time.monotonic()
+PATIENCE_S: Final = 900
+"""Long: a machine may be busy. Nothing here is a matter of time."""
 
 
 class Failed(Exception):
@@ -76,7 +78,7 @@ class Story:
         begun = time.monotonic()
         command = [*program, *arguments]
         done = subprocess.run(
-            command, env={**self._environ, **(environ or {})}, text=True, capture_output=True, check=False, timeout=900
+            command, env={**self._environ, **(environ or {})}, text=True, capture_output=True, check=False, timeout=1800
         )
         said = done.stdout + (done.stderr if done.returncode != 0 else "")
         if shown:
@@ -99,11 +101,11 @@ def confirm(fact: str, holds: bool) -> None:
         raise Failed(fact)
 
 
-def wait_until(fact: str, holds: Callable[[], bool], seconds: float = 180) -> None:
+def wait_until(fact: str, holds: Callable[[], bool]) -> None:
     """For a fact that will hold soon."""
     begun = time.monotonic()
     while not holds():
-        if time.monotonic() - begun > seconds:
-            raise Failed(f"after {seconds:.0f} s it is not so: {fact}")
+        if time.monotonic() - begun > PATIENCE_S:
+            raise Failed(f"after {PATIENCE_S} s it is not so: {fact}")
         time.sleep(0.5)
     confirm(f"{fact} (after {time.monotonic() - begun:.1f} s)", True)
