@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import httpx
+from typing import Final
 
 from tests.live.api import Object
 
 Execute = Callable[[list[str], float], bool]
+_UNCHECKED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_UNCHECKED.check_hostname = False
+_UNCHECKED.verify_mode = ssl.CERT_NONE
 
 
 @dataclass
@@ -51,11 +55,25 @@ def _asked(spec: Object, container: Object, address: str, execute: Execute) -> b
             socket.create_connection((address, port), timeout=timeout).close()
             return True
         what = spec["httpGet"]
-        url = f"{what.get('scheme', 'HTTP').lower()}://{address}:{port}{what.get('path', '/')}"
-        # As a kubelet: certificates are not checked, nor redirects followed.
-        return httpx.get(url, timeout=timeout, verify=False).status_code < 400
-    except (OSError, httpx.HTTPError):
+        secure = what.get("scheme", "HTTP") == "HTTPS"
+        return status_of(address, port, what.get("path", "/"), secure=secure, timeout=timeout) < 400
+    except (OSError, http.client.HTTPException):
         return False
+
+
+def status_of(host: str, port: int, path: str, *, secure: bool, timeout: float) -> int:
+    """Ask over a connection of its own. As a kubelet does it: certificates are not checked, redirects not followed."""
+    if secure:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host, port, timeout=timeout, context=_UNCHECKED
+        )
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def _port(port: int | str, container: Object) -> int:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-import httpx
 import yaml
 
 from tests.chart.tools import CHART
 from tests.live.api import Object
 from tests.live.needs import needs_of
 from tests.live.network import Network
+from tests.live.probes import status_of
 from tests.live.story import Story, confirm, tell, wait_until
 
 RELEASE: Final = "trimtab"
@@ -160,12 +162,17 @@ class Asking:
         self._stop.set()
         self._thread.join(timeout=15)
 
+    def _status(self) -> int:
+        to = urlsplit(self._url)
+        assert to.hostname is not None and to.port is not None
+        return status_of(to.hostname, to.port, "/readyz", secure=to.scheme == "https", timeout=10)
+
     def _run(self) -> None:
         while not self._stop.wait(0.25):
             try:
                 # A question of whether it answers: who it is was asked by helm test.
-                good = httpx.get(f"{self._url}/readyz", verify=False, timeout=10).status_code == 200
-            except httpx.HTTPError as error:
+                good = self._status() == 200
+            except (OSError, http.client.HTTPException) as error:
                 good = False
                 tell(f"      {time.strftime('%H:%M:%S')} {type(error).__name__}: {error}")
             self.answered += good
