@@ -6,6 +6,7 @@ preStop and SIGTERM before SIGKILL. It does not limit memory or CPU, and it know
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
 import threading
@@ -156,10 +157,12 @@ class RunningPod:
                 if liveness is not None and liveness.failed:
                     process.end(self.latest, "livenessProbe")
             started = startup is None or startup.passed
-            self._report("Running", running, ready=started and (ready is None or ready.passed), started=started)
-            if time.monotonic() > refresh_at:
-                volumes.refresh()
-                refresh_at = time.monotonic() + REFRESH_S
+            # An API server that is slow must not end the pods: what was not told or read now is so a moment later.
+            with contextlib.suppress(httpx.HTTPError):
+                self._report("Running", running, ready=started and (ready is None or ready.passed), started=started)
+                if time.monotonic() > refresh_at:
+                    volumes.refresh()
+                    refresh_at = time.monotonic() + REFRESH_S
             time.sleep(0.2)
         if code is None:
             code = process.end(self.latest, "deletion")

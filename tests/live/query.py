@@ -123,7 +123,15 @@ def phases(story: Story, selector: str = EXECUTOR) -> list[str]:
 
 
 def query(http: httpx.Client) -> Object:
-    answer = http.get("/v1/queries/orders")
+    return _asked(http, "/v1/queries/orders")
+
+
+def _asked(http: httpx.Client, path: str) -> Object:
+    """Nothing where there is no answer yet."""
+    try:
+        answer = http.get(path)
+    except httpx.HTTPError:
+        return {}
     return dict(answer.json()) if answer.status_code == 200 else {}
 
 
@@ -137,8 +145,7 @@ def batch_of(http: httpx.Client) -> int:
 
 
 def measured(http: httpx.Client) -> bool:
-    answer = http.get("/v1/queries/orders/workers")
-    workers = answer.json()["workers"] if answer.status_code == 200 else []
+    workers = _asked(http, "/v1/queries/orders/workers").get("workers", [])
     return len(workers) == 4 and all(worker["cpu_ms_per_s"] is not None for worker in workers)
 
 
