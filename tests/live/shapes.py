@@ -101,7 +101,7 @@ def queries_run(story: Story, namespace: str) -> None:
 
     executor = "app.kubernetes.io/component=executor"
     wait_until(
-        "Spark's scheduler has made an executor of Orders_v2, and it runs", lambda: "Running" in phase_of(executor), 300
+        "Spark's scheduler has made an executor of Orders_v2, and it runs", lambda: "Running" in phase_of(executor)
     )
     story.kubectl(*within, "get", "pods,persistentvolumeclaims", "-l", executor)
     story.kubectl(*within, "logs", f"{RELEASE}-clicks-0", "--tail=4")
