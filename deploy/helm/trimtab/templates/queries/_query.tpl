@@ -174,6 +174,12 @@ spec:
     - name: spark-kubernetes-executor
       image: {{ include "trimtab.queryImage" . | quote }}
       env:
+        # An executor reads no file of a secret before the driver has told it its master, and the driver wants the secret.
+        - name: _SPARK_AUTH_SECRET
+          valueFrom:
+            secretKeyRef:
+              name: {{ include "trimtab.queryName" . }}-spark
+              key: encoded
         {{- include "trimtab.queryEnv" . | nindent 8 }}
       {{- include "trimtab.queryEnvFrom" . | nindent 6 }}
       securityContext:
