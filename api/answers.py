@@ -13,6 +13,8 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ENTRIES_MAX: Final = 512
+BODY_KEPT_MAX: Final = 1_000_000
+"""A larger answer is shared by those who wait for it, and then forgotten."""
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -95,7 +97,7 @@ class RecentAnswers:
         task = asyncio.current_task()
         try:
             answer = await make()
-            if answer.status == 200 and self._pending.get(name) is task:
+            if answer.status == 200 and len(answer.body) <= BODY_KEPT_MAX and self._pending.get(name) is task:
                 self._finished[name] = (begun_s, answer)
                 self._finished.move_to_end(name)
                 if len(self._finished) > ENTRIES_MAX:

@@ -12,17 +12,19 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import problems
+from api.access import SESSION_PATH
 from api.backend import Backend
 from api.gate import Gate, GateSettings
-from api.routes import admin, events, explain, health, proposals, queries, rebalances, settings
+from api.routes import admin, events, explain, health, live, metrics, proposals, queries, rebalances, session, settings
 from trimtab import __version__
 
 DESCRIPTION: Final = """
 Balances windowed stream joins while they run.
 
-Every path but `/healthz` and `/readyz` needs a key from `trimtab keys create`: `Authorization: Bearer KEY`. Scopes:
-`read` for GET, `operate` for changes, `admin` for keys and the audit log. Changes take an `Idempotency-Key`: a request
-that is repeated with the same one is done only once. Errors are RFC 9457 problem documents.
+Every path but `/healthz`, `/readyz` and `/v1/session` needs a key from `trimtab keys create`: `Authorization: Bearer
+KEY`. Scopes: `read` for GET, `operate` for changes, `admin` for keys and the audit log. Changes take an
+`Idempotency-Key`: a request that is repeated with the same one is done only once. Errors are RFC 9457 problem
+documents.
 """
 
 
@@ -42,13 +44,14 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,  # a path that is not there is answered with 404, not with another path
     )
     app.state.backend = backend
-    for module in (queries, proposals, rebalances, settings, explain, events, admin, health):
+    for module in (queries, live, proposals, rebalances, settings, explain, events, session, admin, health, metrics):
         app.include_router(module.router)
     problems.install(app)
     _declare_keys(app)
-    return Gate(app, backend.store.client, gate or GateSettings(), clock, backend.keys)
+    return Gate(app, backend.store.client, gate or GateSettings(), clock, backend.keys, backend.exposition.api)
 
 
 def _declare_keys(app: FastAPI) -> None:
@@ -61,11 +64,11 @@ def _declare_keys(app: FastAPI) -> None:
             "key": {"type": "http", "scheme": "bearer", "description": "A key from `trimtab keys create`."}
         }
         document["security"] = [{"key": []}]
-        for path in ("/healthz", "/readyz"):
-            document["paths"][path]["get"]["security"] = []
+        for path, method in (("/healthz", "get"), ("/readyz", "get"), (SESSION_PATH, "post")):
+            document["paths"][path][method]["security"] = []
         for operations in document["paths"].values():
             for method, operation in operations.items():
-                if method in ("post", "put", "delete"):
+                if method in ("post", "put", "delete") and "security" not in operation:
                     operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
         return document
 

@@ -9,9 +9,12 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from api.access import Caller
-from api.events import EventStreams
+from api.exposition import Exposition
 from api.idempotency import KEPT_S
 from api.keys import KeyStore, OtherKeys
+from api.limits import QUESTIONS_SHARE, Sparing
+from api.live import LiveStreams
+from api.marks import Marks
 from api.problems import Problem
 from balancing.load import Snapshot
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
@@ -19,7 +22,7 @@ from balancing.situation import Situation
 from manager.requests import enqueue, newest_epoch, situation
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
-from manager.store import ManagerStore
+from manager.store import ManagerStore, event_time
 from trimtab import redis_keys
 
 _FIELDS = {"sender": "from", "receiver": "to", "groups": "groups", "share": "amount", "measure": "measure"}
@@ -33,11 +36,17 @@ def always_ready() -> str:
 @dataclass
 class Backend:
     store: ManagerStore
-    streams: EventStreams
+    streams: LiveStreams
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     not_ready: Callable[[], str] = field(default=always_ready)
     """Why this instance's manager cannot work, or nothing."""
+    exposition: Exposition = field(default_factory=Exposition)
+    """What /metrics answers."""
     key_files: OtherKeys | None = None
+    asking: Sparing = field(default_factory=lambda: Sparing(QUESTIONS_SHARE))
+    """The turn of those who ask what would be moved."""
+    marks: Marks = field(default_factory=Marks)
+    """Moves that have ended, for charts."""
 
     @property
     def keys(self) -> KeyStore:
@@ -76,8 +85,7 @@ class Backend:
 
     async def track_s(self, query: str) -> float:
         """How long old rows stay: window and lateness."""
-        definition = await self.store.definition(query) or {}
-        return float((definition.get("window") or 0) + (definition.get("lateness") or 0)) / 1e6
+        return event_time(await self.store.definition(query)).track_s
 
     async def submit(self, request: RebalanceRequest, *, single: bool) -> None:
         """Check, then hand to the leader. The leader checks again when its turn comes."""

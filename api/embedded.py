@@ -14,6 +14,7 @@ from typing import Self
 from api.gate import GateSettings
 from api.keys import KeyStore, Scope, new_key
 from api.server import Server, ServeSettings, listen, prepared
+from api.tickets import Tickets
 from manager.settings import ManagerSettings
 from manager.store import ManagerStore, now_ms
 from trimtab.errors import TrimtabError
@@ -59,6 +60,18 @@ class EmbeddedServer:
             return text
 
         return asyncio.run(make())
+
+    def ticket(self, scope: Scope, name: str) -> str:
+        """A one-time ticket that is worth a new key."""
+
+        async def issue() -> str:
+            store = ManagerStore(self.redis_url)
+            try:
+                return await Tickets(store.client).issue(scope, name, now_ms())
+            finally:
+                await store.close()
+
+        return asyncio.run(issue())
 
     def __enter__(self) -> Self:
         listening = listen("127.0.0.1", self._port)

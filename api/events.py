@@ -1,4 +1,4 @@
-"""A query's events as Server-Sent Events, resumable by Last-Event-ID.
+"""A query's events as Server-Sent Events, resumable by Last-Event-ID (api/live.py sends them).
 
 The stream's ids are Redis's own, so a client that comes back to another instance goes on where it was.
 """
@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
-from typing import Final
-
-import redis
 
 from api.problems import Problem
-from manager.store import ManagerStore, StreamEvent
+from manager.store import StreamEvent
 
-POLL_MS: Final = 500
-CHECK_S: Final = 10.0
-"""How often a comment is sent and the key is checked again: more often than proxies close idle connections."""
+_KIND = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -42,36 +35,13 @@ def only_json(accept: str | None) -> bool:
 
 
 def sse(event: StreamEvent) -> bytes:
+    """A kind that is no word stays in the data alone: a line end in it would begin another field."""
     data = json.dumps(asdict(event), separators=(",", ":"))
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+    kind = event.kind if _KIND.fullmatch(event.kind) else "other"
+    return f"id: {event.id}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-class EventStreams:
-    """The open event streams. They end when the server stops: they would never end by themselves."""
-
-    def __init__(self, store: ManagerStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        self._clock = clock
-        self._stopping = False
-
-    def stop(self) -> None:
-        self._stopping = True
-
-    async def follow(self, query: str, after: str, allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
-        """Ends when the server stops, Redis does not answer (the client connects again), or the key is revoked."""
-        try:
-            checked_s = self._clock()
-            yield b"retry: 2000\n\n"
-            async for event in self._store.follow(query, after, POLL_MS):
-                if self._stopping:
-                    return
-                if event is not None:
-                    yield sse(event)
-                if self._clock() - checked_s < CHECK_S:
-                    continue
-                checked_s = self._clock()
-                if not await allowed():
-                    return
-                yield b": still here\n\n"
-        except redis.RedisError:
-            yield b": Redis does not answer; connect again with Last-Event-ID\n\n"
+def event_order(name: str) -> tuple[int, int]:
+    """By which ids of events follow each other."""
+    at_ms, _, number = name.partition("-")
+    return int(at_ms), int(number)

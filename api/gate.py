@@ -1,8 +1,10 @@
 """The one way in: every request passes here before any route sees it, in this order.
 
+    the page's files, by name
     key (401) -> rate (429) -> scope (403)
       reads:     -> a recent answer, or the route's
       streams:   -> a place (429, 503), the route's
+      questions: -> size (413), form (415, 422) -> route
       mutations: -> size (413), form (415, 422), Idempotency-Key -> route -> audit
 
 Plain ASGI: a thousand requests a second leave no room for layers, and a new route cannot forget a check that is made
@@ -22,13 +24,15 @@ from typing import Final
 from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.access import OPEN_PATHS, Caller, Gatekeeper, check_scope, needed_scope
+from api.access import OPEN_PATHS, SESSION_PATH, Caller, Gatekeeper, check_scope, is_question, needed_scope
 from api.answers import Headers, HttpAnswer, RecentAnswers, collect_answer
 from api.audit import AuditLog
 from api.events import only_json
 from api.idempotency import Idempotency, RequestToken, token
 from api.keys import KeyStore, holds_key, without_keys
 from api.limits import Buckets, Places, RequestRates, check_depth, in_turn, read_body, replayed, too_many
+from api.measures import ApiMeasures, request_kind
+from api.pages import page_answer
 from api.problems import Problem, of_error
 
 SECURITY_HEADERS: Final = (
@@ -36,6 +40,7 @@ SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+STREAM_ENDS: Final = ("/events", "/live")
 AT_ONCE_MAX: Final = 16
 """Requests that use Redis at the same time. Others wait for their turn; without it they would fail for lack of a
 connection."""
@@ -57,8 +62,10 @@ class Gate:
         settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
         keys: KeyStore | None = None,
+        measures: ApiMeasures | None = None,
     ) -> None:
         self._app = app
+        self.measures = measures or ApiMeasures()
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         failures = Buckets(settings.rates.failures_per_s)
@@ -67,6 +74,7 @@ class Gate:
         self._audit = AuditLog(client)
         self._reads = Buckets(settings.rates.reads_per_s)
         self._mutations = Buckets(settings.rates.mutations_per_s)
+        self._questions = Buckets(settings.rates.questions_per_s, settings.rates.questions_at_once)
         self._places = Places()
         self._recent = RecentAnswers(settings.answers_kept_s, clock)
 
@@ -81,6 +89,9 @@ class Gate:
 
     async def enter(self, exchange: _Exchange, receive: Receive) -> None:
         scope, path, method = exchange.scope, exchange.path, exchange.method
+        if (file := page_answer(method, path, exchange.headers.get(b"if-none-match"))) is not None:
+            await file.send(exchange.send_as_is)
+            return
         if path == "/healthz":
             await self._app(scope, receive, exchange.send)
             return
@@ -88,22 +99,29 @@ class Gate:
             # Readiness asks Redis. It needs no key, so it must not take the connections of clients that have one.
             await self._read(exchange, receive)
             return
+        if (method, path) == ("POST", SESSION_PATH):
+            await self._open_session(exchange, receive)
+            return
         headers = exchange.headers
         record = await self._keys.caller(headers.get(b"authorization"), _address(scope))
         exchange.who = record.id
         exchange.caller = Caller(record.id, record.name, record.scope)
-        reads = method in ("GET", "HEAD")
-        if wait_s := (self._reads if reads else self._mutations).wait_s(record.id, self._clock()):
+        reads, exchange.asks = method in ("GET", "HEAD"), is_question(method, path)
+        rates = self._reads if reads else self._questions if exchange.asks else self._mutations
+        if wait_s := rates.wait_s(record.id, self._clock()):
             raise too_many(wait_s, "requests with this key")
         check_scope(record, needed_scope(method, path))
         _refuse_keys(path.encode() + scope.get("query_string", b""), "path")
         scope.setdefault("state", {})["caller"] = exchange.caller
-        if not reads:
+        if exchange.asks:
+            await self._ask(exchange, receive)
+        elif not reads:
             await self._mutate(exchange, receive)
-        elif path.endswith("/events") and not only_json(headers.get(b"accept")):
+        elif _is_stream(path, headers.get(b"accept")):
+            exchange.streams = True
             with self._places.taken(record.id):
                 await self._app(scope, receive, exchange.send)
-        elif path.endswith("/events"):  # the answer depends on a header, too
+        elif path.endswith(STREAM_ENDS) or path == "/v1/me":  # the answer depends on a header, too
             await (await self._answer(scope, receive)).send(exchange.send)
         else:
             await self._read(exchange, receive)
@@ -114,20 +132,25 @@ class Gate:
         answer = await self._recent.get(name, lambda: self._answer(scope, receive))
         await answer.send(exchange.send)
 
-    async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
-        scope, headers, caller = exchange.scope, exchange.headers, exchange.caller
+    async def _ask(self, exchange: _Exchange, receive: Receive) -> None:
+        """Nothing is kept for a repeated question, nor written to the audit log: a key that may only read could fill
+        both. The route finds what it has made under the same Idempotency-Key, for as long as that is kept."""
+        body = await self._body(exchange, receive)
+        named = self._token(exchange, body)
+        exchange.scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
+        answer = await self._answer(exchange.scope, replayed(body, receive))
+        self._recent.forget()  # the list of proposals has another entry
+        await answer.send(exchange.send)
+
+    def _token(self, exchange: _Exchange, body: bytes) -> RequestToken | None:
+        text, caller = exchange.headers.get(b"idempotency-key"), exchange.caller
         assert caller is not None
-        body = exchange.body = await read_body(receive, headers.get(b"content-length"))
-        _check_form(body, headers.get(b"content-type"))
-        _refuse_keys(body, "body")
-        body = body or b"{}"
-        scope["headers"] = [
-            *((name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")),
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        text = headers.get(b"idempotency-key")
-        named = None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
+        return None if text is None else token(caller.id, text, exchange.method, exchange.path, body)
+
+    async def _mutate(self, exchange: _Exchange, receive: Receive) -> None:
+        scope = exchange.scope
+        body = await self._body(exchange, receive)
+        named = self._token(exchange, body)
         scope["state"]["operation"] = secrets.token_hex(6) if named is None else named.operation
         async with in_turn(self._room):
             answer = None if named is None else await self._idempotency.begin(named)
@@ -137,6 +160,30 @@ class Gate:
                 self._recent.forget()
                 await self.note(exchange, answer.status)
         await answer.send(exchange.send, again)
+
+    async def _open_session(self, exchange: _Exchange, receive: Receive) -> None:
+        """A ticket for a key. It costs a stranger's token, which is given back if the ticket is good."""
+        address = _address(exchange.scope)
+        self._keys.stranger(address)
+        body = await self._body(exchange, receive)
+        answer = await self._answer(exchange.scope, replayed(body, receive))
+        if answer.status < 300:
+            self._keys.welcome(address)
+        await answer.send(exchange.send)
+
+    async def _body(self, exchange: _Exchange, receive: Receive) -> bytes:
+        """Read and checked, and declared to the application as what it is."""
+        scope, headers = exchange.scope, exchange.headers
+        body = exchange.body = await read_body(receive, headers.get(b"content-length"))
+        _check_form(body, headers.get(b"content-type"))
+        _refuse_keys(body, "body")
+        body = body or b"{}"
+        scope["headers"] = [
+            *((name, value) for name, value in scope["headers"] if name not in (b"content-type", b"content-length")),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        return body
 
     async def _make(self, named: RequestToken | None, scope: Scope, receive: Receive) -> HttpAnswer:
         answer: HttpAnswer | None = None
@@ -156,7 +203,7 @@ class Gate:
 
         Requests over the rate limit do not count: a flood of them must not push other entries out of the log.
         """
-        if exchange.caller is None or exchange.method in ("GET", "HEAD") or status == 429:
+        if exchange.caller is None or exchange.asks or exchange.method in ("GET", "HEAD") or status == 429:
             return
         outcome = "accepted" if status < 300 else "refused" if status < 500 else "failed"
         await self._audit.add(exchange.caller, exchange.method, exchange.path, exchange.body, status, outcome)
@@ -172,6 +219,8 @@ class _Exchange:
         self.headers = _headers(scope)
         self.caller: Caller | None = None
         self.who = "-"
+        self.streams = False
+        self.asks = False
         self.body = b""
         self.status = 0
         self._send = send
@@ -179,8 +228,13 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
+        await self.send_as_is(message)
+
+    async def send_as_is(self, message: Message) -> None:
+        """For the page's files, which bring security headers of their own."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
         await self._send(message)
 
     async def run(self, gate: Gate, receive: Receive) -> None:
@@ -197,11 +251,16 @@ class _Exchange:
             response = problem.response()
             await response(self.scope, receive, self.send)
         finally:
+            spent_s = self._clock() - begun_s
+            gate.measures.add(request_kind(self.method, self.path, streams=self.streams), self.status, spent_s)
             if _ACCESS.isEnabledFor(logging.INFO):
                 # Never the query string or a header: they may contain secrets.
                 path = without_keys(self.path)
-                spent_ms = (self._clock() - begun_s) * 1000
-                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_ms, self.who)
+                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_s * 1000, self.who)
+
+
+def _is_stream(path: str, accept: str | None) -> bool:
+    return path.endswith(STREAM_ENDS) and not only_json(accept)
 
 
 def _headers(scope: Scope) -> dict[bytes, str]:

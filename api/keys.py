@@ -12,7 +12,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -122,6 +122,13 @@ class KeyStore:
             return record
         text = await self._client.hget(redis_keys.API_KEYS, identity)
         return None if text is None else _parsed(text)
+
+    async def known(self, identities: Set[str]) -> set[str]:
+        """Those of these ids that have a key."""
+        in_files = identities & (await self.in_files()).keys()
+        names = sorted(identities - in_files)
+        texts = await self._client.hmget(redis_keys.API_KEYS, names) if names else []
+        return in_files | {name for name, text in zip(names, texts, strict=True) if text is not None}
 
     async def all(self) -> list[KeyRecord]:
         texts = (await self._client.hgetall(redis_keys.API_KEYS)).values()

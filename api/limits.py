@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -16,21 +17,31 @@ from api.problems import Problem
 
 BODY_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 16
-STREAMS_MAX: Final = 40
+STREAMS_MAX: Final = 1_500
 """Event streams at once on one instance."""
-STREAMS_OF_KEY_MAX: Final = 20
+STREAMS_OF_KEY_MAX: Final = 200
 ANSWER_S: Final = 5.0
 """How long a request may take with Redis, the wait for its turn included. A slower Redis counts as unreachable."""
+QUESTIONS_SHARE: Final = 0.25
+"""Of the time of one core, at most, is spent on proposals for those who only ask."""
+SPARING_WAIT_MAX: Final = 4
+"""Questions that may wait for their turn: each keeps a place among the requests that use Redis."""
+SPARING_WAIT_S: Final = 2.0
+"""How long each may wait, once for those before it and once for the rest after them."""
 BUCKETS_MAX: Final = 10_000
 """Clients that are remembered; the one that was silent for longest is forgotten first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestRates:
-    """Requests per second, for each key, that one instance answers; twice as many may come at once."""
+    """Requests per second, for each key, that one instance answers; twice as many may come at once, if nothing else is
+    said."""
 
     reads_per_s: float = 2_000.0
     mutations_per_s: float = 20.0
+    questions_per_s: float = 0.5
+    """Proposals. Each may take a second of CPU time and is kept for an hour."""
+    questions_at_once: float = 10.0
     failures_per_s: float = 5.0
     """For each address: requests without a valid key."""
 
@@ -38,9 +49,9 @@ class RequestRates:
 class Buckets:
     """A token bucket for each name. Time is given by the caller."""
 
-    def __init__(self, per_s: float) -> None:
+    def __init__(self, per_s: float, at_once: float | None = None) -> None:
         self._per_s = per_s
-        self._size = max(1.0, 2 * per_s)
+        self._size = max(1.0, 2 * per_s) if at_once is None else at_once
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, name: str, now_s: float) -> float:
@@ -62,7 +73,7 @@ class Buckets:
 
 
 class Places:
-    """Open event streams: each holds a connection to Redis while it waits, and their number is limited."""
+    """Open event streams: each holds a socket and some memory, so their number is limited."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
@@ -81,6 +92,45 @@ class Places:
             self._taken[key] -= 1
             if not self._taken[key]:
                 del self._taken[key]
+
+
+class Sparing:
+    """One at a time, and afterwards a rest that is longer than what was done: heavy work for those who only ask must
+    leave the processor to the manager."""
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`share`: of the time."""
+        self._rest = 1 / share - 1
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._free_s = clock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """429 where too many wait, or it takes too long."""
+        if self._waiting >= SPARING_WAIT_MAX:
+            raise too_many(1.0, "proposals at once on this instance")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(SPARING_WAIT_S):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise too_many(1.0, "proposals at once on this instance") from None
+        finally:
+            self._waiting -= 1
+        try:
+            rest_s = max(0.0, self._free_s - self._clock())
+            if rest_s > SPARING_WAIT_S:
+                raise too_many(rest_s, "proposals at once on this instance")
+            await asyncio.sleep(rest_s)
+            begun_s = self._clock()
+            try:
+                yield
+            finally:
+                self._free_s = self._clock() + (self._clock() - begun_s) * self._rest
+        finally:
+            self._lock.release()
 
 
 @asynccontextmanager

@@ -9,6 +9,8 @@ from typing import Final
 from balancing.protocols.migration import Migration
 from balancing.requests import Rebalance
 from manager.store import Json
+from trimtab.moves import Side, parse_move_id
+from trimtab.reports import WorkerReport
 
 CHOOSING_SHARE: Final = 0.1
 """The part of the bar for steps 1 and 2, which run once; the rest goes to the waves, by their groups."""
@@ -54,7 +56,7 @@ def _waits_for_event_time(migration: Migration) -> bool:
 
 def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
     left_s = eta_s(migration, now_ms, track_s)
-    verdict = migration.audit.verdict()
+    verdict = migration.verdict()
     return {
         "id": migration.id,
         "query": migration.query,
@@ -89,8 +91,19 @@ def migration_view(migration: Migration, now_ms: int, track_s: float) -> Json:
     }
 
 
-def rebalance_view(record: Rebalance, migrations: Sequence[Json]) -> Json:
-    """A rebalance with its migrations, as `migration_view` shows them."""
+def rows_in_move(migration: Migration, reports: Iterable[WorkerReport]) -> Json:
+    """Rows that wait for the state at the moment, and rows of the newest batch that went to both workers (PTLB)."""
+    held = copied = 0
+    for move in (move for report in reports for move in report.moves if move.side is Side.RECEIVER):
+        name = parse_move_id(move.move)
+        if name is not None and name[0] == migration.id:
+            held += move.held_rows
+            copied += sum(move.arrived.values()) if migration.table.waits_for_expiry else 0
+    return {"held_rows": held, "copied_rows": copied}
+
+
+def rebalance_view(record: Rebalance, migrations: Sequence[Json], outcome: Json | None = None) -> Json:
+    """A rebalance with its migrations, as `migration_view` shows them, and its forecast against what was measured."""
     body = record.to_json()
     request = body.pop("request")
     return {
@@ -103,6 +116,8 @@ def rebalance_view(record: Rebalance, migrations: Sequence[Json]) -> Json:
         "eta_s": _eta(record, [each["eta_s"] for each in migrations]),
         "migrations": list(migrations),
         "audit": _verdict(migrations),
+        "forecast": (outcome or {}).get("forecast"),
+        "measured": (outcome or {}).get("measured"),
     }
 
 
@@ -127,5 +142,6 @@ def _verdict(migrations: Iterable[Json]) -> Json:
         "checked_rows": sum(each["checked_rows"] for each in audits),
         "unchecked_batches": sum(each["unchecked_batches"] for each in audits),
         "problems": [problem for each in audits for problem in each["problems"]],
+        "finished": all(each["finished"] for each in audits),
         "clean": all(each["clean"] for each in audits),
     }

@@ -22,7 +22,7 @@ from balancing.requests import (
 )
 from balancing.settings import Settings
 from balancing.situation import Situation
-from manager.store import now_ms
+from manager.store import Json, now_ms
 from trimtab.errors import InvalidInput
 
 
@@ -33,6 +33,7 @@ async def fresh_proposal(use: Backend, query: str, body: ProposalBody, name: str
     load = await use.load_now(situation)
     if load is None:
         raise unavailable("The load is not known yet: the manager has seen no batch of the query recently")
+    load = replace(load, excluded=load.excluded | frozenset(body.excluded))
     settings = _settings(await use.store.auto(query), body)
     try:
         # Up to a second for 10,000 groups on 500 workers: not on the loop that keeps the manager's lease.
@@ -113,7 +114,22 @@ async def carry_out(
 
 
 def _settings(settings: Settings, body: ProposalBody) -> Settings:
-    return settings if body.max_pause is None else replace(settings, max_pause_ms=body.max_pause)
+    if body.max_pause is not None:
+        settings = replace(settings, max_pause_ms=body.max_pause)
+    if body.max_moved_bytes is not None:
+        settings = replace(settings, max_moved_bytes=body.max_moved_bytes)
+    return settings
+
+
+def worker_shares(proposal: Proposal) -> list[Json]:
+    """Each worker's share of the whole load, before and after."""
+    workers = proposal.forecast.workers
+    before = sum(each.before for each in workers) or 1.0
+    after = sum(each.after for each in workers) or 1.0
+    return [
+        {"worker": each.worker, "before": round(each.before / before, 4), "after": round(each.after / after, 4)}
+        for each in workers
+    ]
 
 
 def _check(situation: Situation, body: ProposalBody) -> None:
@@ -121,3 +137,7 @@ def _check(situation: Situation, body: ProposalBody) -> None:
     check_expected_epoch(body.expected_epoch, situation)
     if body.worker is not None:
         check_worker("worker", body.worker, situation)
+    for worker in body.excluded:
+        if worker >= situation.workers:
+            remedy = f"Use numbers from 0 to {situation.workers - 1}."
+            raise Refused("excluded", worker, "is not a worker of this query", remedy)

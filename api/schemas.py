@@ -105,13 +105,27 @@ class ProposalBody(Manner):
         description="`level`: lower the largest load; `pairwise`: as in the papers; `drain`, `fill`: one worker.",
     )
     worker: Worker | None = Field(None, description="For drain and fill.")
+    max_moved_bytes: int | None = Field(
+        None, ge=1, le=NUMBER_MAX, description="Budget: at most this much state moves; null for the balancer's own."
+    )
+    excluded: list[Worker] = Field(
+        [], max_length=GROUPS_MAX, description="Workers that this proposal leaves out, beside the excluded ones."
+    )
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"policy": "drain", "worker": 2}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{}, {"policy": "drain", "worker": 2}, {"excluded": [3], "max_pause": "500ms"}]}
+    )
 
     @model_validator(mode="after")
     def _check_worker(self) -> Self:
         policy_named(self.policy, self.worker)
         return self
+
+
+class SessionBody(Body):
+    ticket: str = Field(max_length=200, description="As printed; good once, for ten minutes.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ticket": "K7bq..."}]})
 
 
 class RebalanceBody(Manner):

@@ -36,6 +36,10 @@ def query_view(
         "streams": sorted(stream["name"] for stream in definition.get("streams", ())),
         "committed_batch": None if heartbeat is None else heartbeat.committed,
         "heartbeat_ms": None if heartbeat is None else heartbeat.at_ms,
+        "batch_ms": None if heartbeat is None else heartbeat.batch_ms,
+        "rows_per_s": None if heartbeat is None else heartbeat.rows_per_s,
+        "backlog": None if heartbeat is None else heartbeat.backlog,
+        "lags": {} if heartbeat is None else dict(heartbeat.lags),
         "manager": None if leader is None else {"leader": leader.holder, "fence": leader.fence},
         "auto": auto.auto,
         "open_migrations": sorted(each.id for each in situation.migrations),
@@ -69,11 +73,20 @@ def workers_view(situation: Situation, reports: Mapping[int, WorkerReport], load
                 "results_per_s": None if measured is None else _rounded(measured.results_per_s, 1),
                 "state_rows": None if report is None else report.state_rows,
                 "state_bytes": None if report is None else report.state_bytes,
+                "combined_rows": None if report is None else report.combined_rows,
+                "late_rows": None if report is None else sum(report.late_rows.values()),
+                "plan": None if report is None else report.plan,
+                "plan_states": [] if report is None else plan_states_view(report),
                 "batch": None if report is None else report.batch,
                 "resident": None if report is None else report.resident,
             }
         )
     return {"query": situation.query, "epoch": situation.epoch.number, "workers": workers}
+
+
+def plan_states_view(report: WorkerReport) -> list[Json]:
+    """The states of the worker's plan with their live tuples, leaves first."""
+    return [{"state": name, "rows": rows} for name, rows in report.plan_states.items()]
 
 
 def partitions_view(situation: Situation, load: Snapshot | None) -> Json:

@@ -12,6 +12,8 @@ it (`trimtab.evidence`). What they counted must agree (`balancing.comparing`):
     6 results    the results of sampled keys are those of a naive join; results made were handed to Spark; under PTLB
                  those that the sender left out are those that the receiver made, group by group
     7 closed     who has lost the groups has no row of them, and with their owner 3, 5 and 6 go on to hold
+    8 durable    rows of a package, and rows that had waited, are in the durable state once they are in the buffers; no
+                 frame of rows in the buffers is missing there when a batch begins
 
 What each side does, batch by batch. "Rows" are those of the batch, on time; `before` and `after` are `stored_before`
 and `stored_after`. Rows expire from `after` only, and never from frozen groups.
@@ -48,7 +50,8 @@ and waiting rows begin anew after it. What the audit does not find: payload colu
 checksum of every byte, Spark's state store one of its own); a row that comes back silently under another key; wrong
 results of keys that were not sampled, unless their number shows under PTLB. After the close split does not count the
 groups any more, so there a row that is wrongly dropped as late, or that is joined in place of a late one, is not found.
-Groups that move again at once are left to the audit of that move.
+Groups that move again at once are followed for the same few batches, at the worker that has them and now sends them:
+what the first move has left behind must be what the next one begins with.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ from balancing.comparing import (
     Phase,
     WatchedMove,
     discrepancy,
+    is_with_one_owner,
     parse_watched,
     phase_of,
     where,
@@ -88,13 +92,19 @@ class AuditVerdict:
     unchecked_batches: int
     opened: bool = False
     """Whether a move was ever open: without one there is nothing to check."""
+    finished: bool
+    """Whether no batch is left to be checked."""
     problems: tuple[str, ...] = ()
 
     @property
+    def sound(self) -> bool:
+        """No discrepancy was found so far, and every batch so far was checked."""
+        return not (self.lost or self.doubled or self.problems or self.unchecked_batches)
+
+    @property
     def clean(self) -> bool:
-        """No discrepancy was found, and every batch was checked."""
-        unknown = self.unchecked_batches or (self.opened and not self.checked_batches)
-        return not (self.lost or self.doubled or self.problems or unknown)
+        """No discrepancy was found, and every batch was checked: nothing is left to look at."""
+        return self.sound and self.finished and (self.checked_batches > 0 or not self.opened)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +165,7 @@ class MigrationAudit:
             checked_batches=self.checked_batches,
             unchecked_batches=self.unchecked_batches,
             opened=self.opened,
+            finished=self.finished,
             problems=self.problems,
         )
 
@@ -203,9 +214,7 @@ class _AuditedBatch:
         if self.missed:
             # When the others were closed nobody knows: the batches that are missing count for them.
             return [each.without_trails() for each in watched]
-        closed = [each for name, each in known.items() if name not in self.open]
-        # Groups that move again have another audit, and workers report on that move alone.
-        return watched + [each for each in closed if self.batch.bound.moving.keys().isdisjoint(each.move.groups)]
+        return watched + [each for name, each in known.items() if name not in self.open]
 
     def _needed(self, workers: int | None) -> frozenset[int]:
         if workers is not None:
@@ -274,7 +283,7 @@ class _AuditedBatch:
 
     def _phase(self, move: Move, sender: MoveReport) -> Phase | None:
         if move.id not in self.open:
-            return Phase.CLOSED
+            return Phase.CLOSED if is_with_one_owner(move, self.batch.bound) else None
         return phase_of(move, self.batch.bound.number, self.epoch_before, sender.state)
 
     def _kept(self, watched: Iterable[WatchedMove]) -> Iterable[WatchedMove]:

@@ -33,7 +33,7 @@ class CommittedBatch:
         return {move.id: move for move in self.bound.moves}
 
     def report(self, worker: int) -> WorkerReport | None:
-        """The worker's report of this very batch under this very epoch; any other one is no evidence."""
+        """The worker's report of this very batch under this very epoch; any other one proves nothing."""
         report = self.reports.get(worker)
         if report is None or (report.batch, report.epoch) != (self.batch, self.bound.number):
             return None
@@ -41,7 +41,8 @@ class CommittedBatch:
 
     def about(self, move: Move, worker: int) -> MoveReport | None:
         """What one of its two workers says about a move, open or just closed."""
-        report, side = self.report(worker), move.side_of(worker)
-        if report is None or side is None:
+        report = self.report(worker)
+        if report is None:
             return None
+        side = move.side_of(worker)
         return next((each for each in report.moves if (each.move, each.side) == (move.id, side)), None)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from balancing.committed import CommittedBatch
+from trimtab.epochs import Epoch
 from trimtab.evidence import NOTHING, Evidence, Seen, Tally, parse_tally
 from trimtab.moves import Kind, Move, RoleState, Side, Way, is_switched, parse_move
 from trimtab.records import known_fields
@@ -146,6 +147,12 @@ def phase_of(move: Move, bound: int, epoch_before: int | None, sender: RoleState
     return Phase.RECALLED if move.way == Way.RECALLED else Phase.THERE
 
 
+def is_with_one_owner(move: Move, bound: Epoch) -> bool:
+    """Whether all groups of a closed move are with one worker, even if some of them are on their way again."""
+    going_back = any(each.way.back and not set(each.groups).isdisjoint(move.groups) for each in bound.moves)
+    return not going_back and len({bound.owners[group] for group in move.groups}) == 1
+
+
 def package_digest(rows: Tally) -> str:
     """How a package with these rows is named in reports (`MoveReport.digest`)."""
     return f"{rows.rows}-{rows.digest:016x}"
@@ -183,10 +190,9 @@ class MoveComparison:
     # -- what each side has to do ----------------------------------------------------------------------------------
 
     def _sender_part(self) -> Part:
-        if self.phase in (Phase.OPENING, Phase.PARALLEL):
-            return Part.JOIN
         if self.phase in (Phase.THERE, Phase.RECALLED):
             return Part.ASIDE
+        # What waited is added silently on one way back only; where the move opens, or is a duplicate, nothing waits.
         silently = self.move.way == Way.JOINED and self.sender.state != RoleState.RESTORED
         return Part.ADD if silently else Part.JOIN
 
@@ -218,6 +224,7 @@ class MoveComparison:
             self._on_time_rows(side, part, evidence)
         self._waiting(side, part, evidence, trail)
         self._stored(side, part, evidence, trail)
+        self._filed(side, part, evidence)
         self._sampled(side, evidence)
         return SideTrail(stored=evidence.stored_after, waiting=evidence.waiting_after)
 
@@ -266,6 +273,20 @@ class MoveComparison:
             self._equal(side, what, trail.stored.rows + evidence.waiting_before.rows, actual.rows)
         elif trail is not None:
             self._equal(side, what, trail.stored, actual)
+
+    def _filed(self, side: Side, part: Part, evidence: Evidence) -> None:
+        """Rule 8: rows that came from elsewhere are in the durable state as they are in the buffers."""
+        taken = self.sender.evidence.stored_before if side == Side.RECEIVER and self._takes_in(part) else NOTHING
+        self._equal(side, "rows of the package in the durable state", taken, evidence.filed_package)
+        waited = evidence.waiting_before if part in (Part.JOIN, Part.ADD) else NOTHING
+        self._equal(side, "rows that had waited in the durable state", waited, evidence.filed_waiting)
+        self._frames(side, evidence)
+
+    def _frames(self, side: Side, evidence: Evidence) -> None:
+        """Rule 8, for whole frames of any row; each has one row at least."""
+        if evidence.frames_missing:
+            text = f"{self._where(side)}: frames missing from the durable state: {evidence.frames_missing}"
+            self.found.append(Discrepancy(text=text, lost=evidence.frames_missing))
 
     def _is_empty(self, side: Side, part: Part) -> bool:
         """Whether a side has no rows of the groups when the batch begins."""
@@ -325,6 +346,7 @@ class MoveComparison:
         owner = self.batch.bound.owners[self.move.groups[0]]
         sides = {Side.SENDER: self.move.sender, Side.RECEIVER: self.move.receiver}
         for side, worker in sides.items():
+            self._frames(side, self._report(side).evidence)
             if worker == owner:
                 self._owner_goes_on(side)
             else:
@@ -347,11 +369,22 @@ class MoveComparison:
 
     def _other_is_empty(self, side: Side) -> None:
         report = self._report(side)
+        coming = self._coming_to(self.move.sender if side == Side.SENDER else self.move.receiver)
+        if coming:  # The audits of these moves say what the worker must have of them.
+            for group in sorted(set(self.move.groups) - coming):
+                self._equal(side, f"rows of group {group} that arrived", 0, report.arrived.get(group, 0))
+                self._equal(side, f"rows of group {group} joined", 0, report.evidence.joined_by_group.get(group, 0))
+            return
         first = self.watched.closed_batches == 0
         self._equal(side, "rows that arrived", 0, sum(report.arrived.values()))
         self._equal(side, "rows stored when the batch began", NOTHING, report.evidence.stored_before)
         self._equal(side, "rows joined", NOTHING, report.evidence.joined)
         self._waiting(side, Part.DROP if first else Part.NONE, report.evidence, self._trail(side))
+
+    def _coming_to(self, worker: int) -> frozenset[int]:
+        """Groups of the closed move that another move brings to a worker."""
+        moves = (each for each in self.batch.bound.moves if each.receiver == worker)
+        return frozenset(group for each in moves for group in each.groups) & frozenset(self.move.groups)
 
     # -- words ------------------------------------------------------------------------------------------------------
 

@@ -37,8 +37,8 @@ REBUILDS_IGNORED: Final = 3
 """A worker that lost its resident state spends one batch on making it again; that is not load, unless it goes on."""
 SILENT_BATCHES: Final = 3
 """A worker that was not heard of for so many batches counts as down, where the manager does not say."""
-NS_PER_BYTE: Final = 16.0
-"""Assumed cost of packing, and of unpacking, a byte of state until it was measured. More than has been seen (about 8
+NS_PER_BYTE: Final = 40.0
+"""Assumed cost of packing, and of unpacking, a byte of state until it was measured. More than has been seen (20 to 30
 with the state store's share, benchmarks/rebalance.py): a wave that is too small costs less than one too large."""
 NS_PER_WORK: Final = 500.0
 """Assumed cost of a row, a probe or a result until it was measured."""

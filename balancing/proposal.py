@@ -150,7 +150,7 @@ def stale(
     if proposal.query != epoch.query:
         return [f"It was made for query {proposal.query}, not for {epoch.query}."]
     if proposal.incarnation != epoch.incarnation:
-        return ["The query was started anew, with another checkpoint, since it was made."]
+        return ["The query has been started again with another checkpoint since the proposal was made."]
     reasons = []
     for group, owner in sorted(proposal.owners.items()):
         now = epoch.owners[group] if group < len(epoch.owners) else None

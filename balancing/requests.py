@@ -173,7 +173,7 @@ def check(request: RebalanceRequest, situation: Situation) -> None:
             raise Refused(at + "receiver", move.receiver, "is the sender itself", "Name another worker.")
         for group in move.groups:
             _check_group(at + "groups", group, move, situation, taken, index)
-        if not move.groups and not situation.movable(move.sender):
+        if not situation.movable(move.sender):
             raise Refused(at + "sender", move.sender, "owns no group that could be moved", "Name another worker.", 409)
 
 

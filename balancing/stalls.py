@@ -2,10 +2,14 @@
 
     event time   PTLB waits for old rows to expire (PTLB/MSLB section 3.2, step 4), and a stream that is idle holds the
                  watermark back: nothing expires.
-    far row      The same, but event time goes on. One old row has a timestamp far ahead of it (a wrong clock, a wrong
-                 unit), and until event time has come there it does not expire.
+    far row      The same, but event time goes on. One old row has a timestamp ahead of it (a wrong clock, a wrong unit,
+                 a stream that runs ahead of the others), and until event time has come there it does not expire. A
+                 parallel track usually takes window and lateness, in event time; told is what makes it longer than
+                 that by more than the patience, once it has lasted for as long as the patience.
     silence      A worker of the migration has not reported for a while, and what the migration waits for is in its
                  reports.
+    room         The groups are named, and the next of them may not go yet: the executors have no room for them beside
+                 what is under way there, or the load is not known.
 
 Nothing is wrong with query or manager in any of them, so nobody else will say it. Each is announced once, with the
 reason and what to do about it, and once more when it goes on. The time is an argument.
@@ -25,11 +29,6 @@ from balancing.protocols.migration import Migration
 from balancing.protocols.table import State
 from trimtab.moves import RoleState
 
-FAR_TIMES: Final = 10
-"""A row that lies further ahead of event time than this many times window and lateness is not a matter of lateness."""
-FAR_LEAST_US: Final = 3_600_000_000
-"""Nor is anything less than an hour worth a word: streams may be that far apart."""
-
 STALLED: Final = "stalled"
 GOES_ON: Final = "goes-on"
 
@@ -43,13 +42,15 @@ _WAITS_FOR: Final[Mapping[State, str]] = {
     State.RETURNING: "the receiver to say whether it has joined the rows",
     State.RESTORING: "the sender to take its groups back",
 }
-"""By the state of a wave, or of a migration that has none. In other states it waits for an epoch, not for a worker."""
+"""By the state of a wave, or of a migration that has none. In other states it waits for an epoch or for room, not for a
+worker."""
 
 
 class Reason(StrEnum):
     EVENT_TIME = "event time"
     FAR_ROW = "far row"
     SILENCE = "silence"
+    ROOM = "room"
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class Stall:
     reason: Reason
     worker: int = -1
     """The one that does not report."""
+
+
+@dataclass(frozen=True)
+class Since:
+    """When a wait was first seen."""
+
+    ms: int
+    watermark_us: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,10 @@ class Stalls:
     """When event time was last seen to advance."""
     heard_ms: Mapping[int, int] = field(default_factory=dict)
     """When each worker was last heard, or first awaited."""
+    tracks: Mapping[str, Since] = field(default_factory=dict)
+    """By migration: since when it waits for old rows to expire."""
+    wanting: Mapping[str, int] = field(default_factory=dict)
+    """By migration: since when its next groups wait for room."""
     announced: frozenset[Stall] = frozenset()
 
     def look(
@@ -107,21 +120,28 @@ class Stalls:
         heard |= dict.fromkeys(awaited - set(heard), now_ms)
         heard |= {report.worker: now_ms for report in reports if report.worker in awaited}
         advanced = watermark_us != self.watermark_us
+        # A watermark of zero is none yet, and any row is far ahead of it.
+        expecting = [each.id for each in migrations if _waits_for_expiry(each)] if watermark_us else []
+        begun = Since(now_ms, watermark_us or 0)
+        wanting = [each.id for each in migrations if each.wants_wave]
         return replace(
             self,
             watermark_us=watermark_us,
             advanced_ms=now_ms if advanced else self.advanced_ms,
             heard_ms=heard,
+            tracks={name: self.tracks.get(name, begun) for name in expecting},
+            wanting={name: self.wanting.get(name, now_ms) for name in wanting},
         )
 
     def _stalls(
         self, committed: CommittedBatch, migrations: Iterable[Migration], now_ms: int
     ) -> Iterator[tuple[Stall, str]]:
         for migration in sorted(migrations, key=lambda each: each.id):
-            if migration.table.waits_for_expiry and migration.state == migration.table.opening:
+            if _waits_for_expiry(migration):
                 yield from self._event_time(migration, committed, now_ms)
-                yield from self._far_row(migration, committed)
+                yield from self._far_row(migration, committed, now_ms)
             yield from self._silence(migration, now_ms)
+            yield from self._room(migration, now_ms)
 
     def _event_time(self, migration: Migration, committed: CommittedBatch, now_ms: int) -> Iterator[tuple[Stall, str]]:
         stall = Stall(migration.id, Reason.EVENT_TIME)
@@ -142,9 +162,9 @@ class Stalls:
         if stall in self.announced:
             yield stall, ""
 
-    def _far_row(self, migration: Migration, committed: CommittedBatch) -> Iterator[tuple[Stall, str]]:
-        # A watermark of zero is none yet, and any row is far ahead of it.
-        if not self.watermark_us:
+    def _far_row(self, migration: Migration, committed: CommittedBatch, now_ms: int) -> Iterator[tuple[Stall, str]]:
+        since = self.tracks.get(migration.id)
+        if since is None or self.watermark_us is None or now_ms - since.ms < self.patience_ms:
             return
         move = committed.bound.move(migration.move_id(len(migration.waves)))
         report = committed.about(move, move.sender) if move else None
@@ -155,11 +175,13 @@ class Stalls:
         if report.newest_old_us is None or report.state == RoleState.ALL_OLD_PURGED:
             return
         ahead_us = report.newest_old_us - self.watermark_us
-        if ahead_us <= max(FAR_TIMES * (self.window_us + self.lateness_us), FAR_LEAST_US):
+        longer_us = report.newest_old_us - self.lateness_us - since.watermark_us
+        if longer_us <= 1000 * self.patience_ms or ahead_us <= self.lateness_us:
             return
         text = (
             f"waits for a row of stream {report.newest_old_stream} with timestamp {_timestamp(report.newest_old_us)}, "
-            f"{_duration(ahead_us)} ahead of event time: it is an old row, and expires only then. "
+            f"{_duration(ahead_us)} ahead of event time: "
+            f"it is an old row, and expires only when event time is beyond it by the window. "
             f"Take the move back (trimtab cancel {migration.id}), or move the groups by MSLB."
         )
         yield stall, text
@@ -181,13 +203,30 @@ class Stalls:
             )
             yield Stall(migration.id, Reason.SILENCE, worker), text
 
+    def _room(self, migration: Migration, now_ms: int) -> Iterator[tuple[Stall, str]]:
+        waited_ms = now_ms - self.wanting.get(migration.id, now_ms)
+        if waited_ms < self.patience_ms:
+            return
+        text = (
+            f"its next groups have waited for {waited_ms / 1000:.0f} s: there is no room for them beside the moves "
+            f"that are under way on its executors, or their load is not known. It goes on when those have ended; "
+            f"or cancel one of them, or take this one back: trimtab cancel {migration.id}"
+        )
+        yield Stall(migration.id, Reason.ROOM), text
+
     def _goes_on(self, stall: Stall, committed: CommittedBatch, now_ms: int) -> str:
         """That a stall is over; "" where it is not, and just does not matter any more."""
         if stall.reason == Reason.EVENT_TIME:
             return "event time advances again" if self.advanced_ms == now_ms else ""
         if stall.reason == Reason.FAR_ROW:
-            return "the row that it waited for is not far ahead of event time any more"
+            return "the row that it waited for is not ahead of event time any more"
+        if stall.reason == Reason.ROOM:
+            return "there is room for its next groups"
         return f"worker {stall.worker} reports again" if committed.report(stall.worker) is not None else ""
+
+
+def _waits_for_expiry(migration: Migration) -> bool:
+    return migration.table.waits_for_expiry and migration.state == migration.table.opening
 
 
 def _timestamp(us: int) -> str:
@@ -198,5 +237,7 @@ def _timestamp(us: int) -> str:
 
 
 def _duration(us: int) -> str:
-    hours = us // 3_600_000_000
-    return f"{hours // 24} days" if hours >= 48 else f"{hours} hours"
+    seconds = us // 1_000_000
+    units = ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
+    size, name = next((size, name) for least, size, name in units if seconds >= least)
+    return f"{seconds // size} {name}"

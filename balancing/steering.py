@@ -66,7 +66,6 @@ from balancing.triggers import TriggerState, decide, resting
 from balancing.triggers import accept as worth_doing
 from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
-from trimtab.moves import parse_move_id
 
 ENDED_KEPT: Final = 2_000
 """Of migrations and rebalances that ended lately: an epoch that still shows their moves is old news."""
@@ -180,7 +179,7 @@ class _Turn:
     def loaded(self, event: Loaded) -> None:
         rebalances = tuple(each for each in event.rebalances.values() if each.state == "running")
         # Of those that have ended, the ones count that a rebalance is judged by, or that the epoch still shows.
-        wanted = {name for move in event.bound.moves if (name := (parse_move_id(move.id) or ("", 0))[0])}
+        wanted = {move.migration for move in event.bound.moves}
         wanted |= {name for rebalance in rebalances for name in rebalance.migrations}
         records = event.migrations.values()
         self.now = replace(
@@ -200,11 +199,10 @@ class _Turn:
 
     def _close_if_over(self, rebalance: Rebalance) -> None:
         """A rebalance whose migrations have all ended, or whose journal is gone, is not under way."""
-        parts = self._parts(rebalance)
-        state = outcome_of(parts)
-        if state is None and parts:
+        state = outcome_of(self._parts(rebalance))
+        if state is None:
             return
-        ended = replace(rebalance, state=state if parts and state else "rolled-back", closed_ms=self.now_ms)
+        ended = replace(rebalance, state=state, closed_ms=self.now_ms)
         self.now = self.now.with_rebalance(ended)
         self._write(rebalances=(ended,))
 
@@ -230,8 +228,8 @@ class _Turn:
         batch = event.batch
         self._agree_with(batch.bound)
         self._audit([batch], event.workers)
-        for name in [each.id for each in self.now.migrations]:
-            self._tell_migration(name, batch)
+        for migration in self.now.migrations:
+            self._tell_migration(migration, batch)
         stalls, notices = self.now.stalls.look(batch, self.now.migrations, self.now_ms)
         self.now = replace(self.now, stalls=stalls)
         if notices:
@@ -240,13 +238,10 @@ class _Turn:
     def batches_missed(self, event: BatchesMissed) -> None:
         self._audit(event.batches, event.workers)
 
-    def _tell_migration(self, name: str, batch: CommittedBatch) -> None:
-        migration = self.now.migration(name)
-        if migration is None:
-            return
+    def _tell_migration(self, migration: Migration, batch: CommittedBatch) -> None:
         # An event may follow from what another one changed (steps 4, 5 and 6 are learnt together).
-        for event in observe(migration, batch, taken_groups(self.now.migrations, name)):
-            if self.now.migration(name) is not None:
+        for event in observe(migration, batch, taken_groups(self.now.migrations, migration.id)):
+            if self.now.migration(migration.id) is not None:
                 self._handle(event)
 
     def _agree_with(self, bound: Epoch) -> None:
@@ -332,7 +327,7 @@ class _Turn:
     def _ended_with(self, migration: Migration) -> Rebalance | None:
         """The rebalance that ends with this migration, if it is the last one of it."""
         rebalance = next((each for each in self.now.rebalances if each.id == migration.rebalance), None)
-        if rebalance is None or not migration.done:
+        if rebalance is None:
             return None
         others = [each for each in self._parts(rebalance) if each.id != migration.id]
         state = outcome_of([migration, *others])
@@ -394,7 +389,7 @@ class _Turn:
             self._handle(cancel, event.text if name == wanted[-1] else None)
         if not wanted:
             name = request.migration or request.rebalance or ""
-            notice = Notice(kind="refused", text=f"{name}: is not under way", data={"cancel": name})
+            notice = Notice(kind="refused", text=f"{name} is not under way", data={"cancel": name})
             self._write(request=event.text, events=(notice,))
 
     def request_failed(self, event: RequestFailed) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.words import STRATEGIES, Strategy
+from balancing.words import PROTOCOLS, STRATEGIES, Strategy
 from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
@@ -86,7 +86,7 @@ class Choice:
 
     @property
     def cost(self) -> Cost:
-        return self.ptlb if self.strategy == "ptlb" else self.mslb
+        return {"ptlb": self.ptlb, "mslb": self.mslb}[self.strategy]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -218,9 +218,10 @@ def choose(
 
 
 def _asked(strategy: str) -> Strategy:
-    if strategy not in STRATEGIES:
-        raise InvalidInput("strategy", strategy, "is not a strategy", f"Use one of {', '.join(STRATEGIES)}.")
-    return "ptlb" if strategy == "ptlb" else "mslb"
+    for protocol in PROTOCOLS:
+        if strategy == protocol:
+            return protocol
+    raise InvalidInput("strategy", strategy, "is not a strategy", f"Use one of {', '.join(STRATEGIES)}.")
 
 
 def _figures(snapshot: Snapshot, moves: Sequence[SuggestedMove], ptlb: Cost, mslb: Cost) -> str:
@@ -234,8 +235,7 @@ def _figures(snapshot: Snapshot, moves: Sequence[SuggestedMove], ptlb: Cost, msl
         f"with {_time(mslb.unrelieved_ns)} of load left at the senders meanwhile. "
         f"PTLB (eqs 4-7): window {snapshot.window_s:g} s + lateness "
         f"{snapshot.lateness_s:g} s at {snapshot.event_time_rate:.2f} event seconds per second, "
-        f"{_count(ptlb.rows_duplicated)} rows processed twice, {_time(ptlb.work_ns)} of work, "
-        f"{_seconds(ptlb.seconds)}, with {_time(ptlb.unrelieved_ns)} left at the senders."
+        f"{_parallel(ptlb)}"
     )
 
 
@@ -244,13 +244,14 @@ def _product(rate: float, seconds: float) -> float:
     return rate * seconds if rate > 0 else 0.0
 
 
+def _parallel(ptlb: Cost) -> str:
+    if not math.isfinite(ptlb.seconds):
+        return "so the old rows would never expire and the move would not end."
+    return (
+        f"{ptlb.rows_duplicated:,.0f} rows processed twice, {_time(ptlb.work_ns)} of work, {ptlb.seconds:,.1f} s, "
+        f"with {_time(ptlb.unrelieved_ns)} of load left at the senders meanwhile."
+    )
+
+
 def _time(ns: float) -> str:
-    return f"{ns / 1e6:,.0f} ms CPU" if math.isfinite(ns) else "no end"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if math.isfinite(seconds) else "never done"
-
-
-def _count(rows: float) -> str:
-    return f"{rows:,.0f}" if math.isfinite(rows) else "ever more"
+    return f"{ns / 1e6:,.0f} ms CPU"

@@ -110,7 +110,7 @@ def likely(move: MoveRequest, situation: Situation, snapshot: Snapshot) -> tuple
 
 
 def outcome_of(migrations: Sequence[Migration]) -> RebalanceState | None:
-    """What became of a rebalance; None while one of its migrations is under way."""
+    """What became of a rebalance; None while one of its migrations is under way. Of none, nothing came."""
     outcomes = {each.outcome for each in migrations}
     if "" in outcomes:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 Strategy = Literal["ptlb", "mslb"]
+PROTOCOLS: Final[tuple[Strategy, ...]] = get_args(Strategy)
 AskedStrategy = Literal["auto", "ptlb", "mslb"]
 """`auto`: the papers' cost models choose."""
 STRATEGIES: Final[tuple[str, ...]] = get_args(AskedStrategy)

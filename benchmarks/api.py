@@ -67,25 +67,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Query:
     """What a running query writes to Redis: epochs, reports, heartbeat."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, partitions: int = PARTITIONS, workers: int = WORKERS) -> None:
         self._store = Store(url)
-        self._epoch: Epoch = first_epoch(QUERY, "bench", dealt_in_turn(PARTITIONS, WORKERS))
+        self._workers = workers
+        self._epoch: Epoch = first_epoch(QUERY, "bench", dealt_in_turn(partitions, workers))
         self._store.publish(self._epoch)
         self._store.define(
             QUERY,
-            {"incarnation": "bench", "workers": WORKERS, "partitions": PARTITIONS, "window": 10_000_000, "lateness": 0},
+            {"incarnation": "bench", "workers": workers, "partitions": partitions, "window": 10_000_000, "lateness": 0},
         )
         self._batch = -1
         self._random = random.Random(1)
 
     def batch(self) -> None:
         self._batch += 1
-        for worker in range(WORKERS):
-            rows = [
-                self._random.randrange(100, 1000) if owner == worker else 0
-                for group, owner in enumerate(self._epoch.owners)
-            ]
-            self._store.report(_report(self._batch, worker, rows))
+        for worker in range(self._workers):
+            groups = [group for group, owner in enumerate(self._epoch.owners) if owner == worker]
+            rows = [self._random.randrange(100, 1000) for _ in groups]
+            self._store.report(_report(self._batch, worker, groups, rows))
         self._store.beat(QUERY, self._batch, self._epoch.number, self._epoch.digest)
 
 
@@ -147,9 +146,9 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def make_keys(url: str) -> list[str]:
+async def make_keys(url: str, count: int = KEYS) -> list[str]:
     store = ManagerStore(url)
-    keys = [new_key(f"bench{number}", "read", 0) for number in range(KEYS)]
+    keys = [new_key(f"bench{number}", "read", 0) for number in range(count)]
     for _, record in keys:
         await KeyStore(store.client).add(record)
     await store.close()
@@ -170,12 +169,12 @@ def serving(url: str, directory: Path) -> Iterator[tuple[int, psutil.Process]]:
             yield int(first.partition("127.0.0.1:")[2].split()[0]), psutil.Process(server.pid)
         finally:
             server.terminate()
-            server.wait(10)
+            server.wait(60)  # it gives open streams some seconds, and the machine may be busy
             if server.stdout is not None:
                 server.stdout.close()
 
 
-def _report(batch: int, worker: int, rows: list[int]) -> WorkerReport:
+def _report(batch: int, worker: int, groups: list[int], rows: list[int]) -> WorkerReport:
     total = sum(rows)
     return WorkerReport(
         query=QUERY,
@@ -197,7 +196,7 @@ def _report(batch: int, worker: int, rows: list[int]) -> WorkerReport:
         watermark_us=batch * 500_000,
         cpu_ns=total * 2_000,
         resident="hit",
-        groups=list(range(len(rows))),
+        groups=groups,
         group_rows=rows,
         group_probes=rows,
         group_results=[each // 3 for each in rows],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from commands.remote.commands import REDIS_HELP, add_commands, redis_url, refuse
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.plain_text import plain_text
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -33,9 +35,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _act(arguments: list[str]) -> int:
     parser = build_parser()
     fill_in_options(parser, arguments, os.environ)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(_with_negative_sizes(arguments))
     refuse_key(options)
     return int(options.action(options))
+
+
+def _with_negative_sizes(arguments: Sequence[str]) -> list[str]:
+    """`--memory -3MB` as one word: argparse takes -3MB for an option, and would say so instead of what is wrong."""
+    words: list[str] = []
+    for each in arguments:
+        if words[-1:] == ["--memory"] and each[:1] == "-" and each[1:2].isdigit():
+            words[-1] = f"--memory={each}"
+        else:
+            words.append(each)
+    return words
 
 
 def exit_code(action: Callable[[], int]) -> int:
@@ -43,10 +56,10 @@ def exit_code(action: Callable[[], int]) -> int:
     try:
         return action()
     except InvalidInput as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return BAD_INPUT
     except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)
@@ -82,7 +95,24 @@ def build_parser() -> argparse.ArgumentParser:
     shown = run.add_mutually_exclusive_group()
     shown.add_argument("--progress", action="store_true", default=True, help="print a line per batch (the default)")
     shown.add_argument("--quiet", dest="progress", action="store_false", help="print nothing but errors")
+    run.add_argument("--json", action="store_true", help="print a JSON object per batch, or for the check")
     run.set_defaults(action=_run)
+
+    plan = commands.add_parser(
+        "plan",
+        help="find the best plan for a join graph in a YAML file (see examples/graph.yaml)",
+        epilog="Exit code 2 where no plan stays within the limits.",
+    )
+    plan.add_argument("file", type=Path, metavar="graph.yaml")
+    plan.add_argument("--cpu", metavar="CORES", help="CPU seconds per second that there are, such as 1.0 (no limit)")
+    plan.add_argument("--memory", metavar="SIZE", help="memory that there is for state, such as 300MB (no limit)")
+    plan.add_argument(
+        "--method",
+        choices=("exact", "two-layer"),
+        help="search all trees (the default up to 8 streams), or the polynomial way of the paper",
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.set_defaults(action=_plan)
 
     commands.add_parser("demo", add_help=False, help="show a skewed three-stream join on two local executors")
 
@@ -103,6 +133,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     archive = commands.add_parser("archive", help="write the files for spark-submit into a directory")
     archive.add_argument("directory", type=Path, metavar="DIR")
+    archive.add_argument("--json", action="store_true", help="print JSON")
     archive.set_defaults(action=_archive)
     return parser
 
@@ -111,8 +142,19 @@ def _run(options: argparse.Namespace) -> int:
     from commands.runner.run import RunOptions, run_file
 
     return run_file(
-        options.file, RunOptions(check=options.check, duration_s=options.duration, progress=options.progress)
+        options.file,
+        RunOptions(check=options.check, duration_s=options.duration, progress=options.progress, as_json=options.json),
     )
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from commands.runner.plan import PlanOptions, show_plan
+
+    show_plan(
+        options.file,
+        PlanOptions(cpu=options.cpu, memory=options.memory, method=options.method, as_json=options.json),
+    )
+    return 0
 
 
 def _reports(options: argparse.Namespace) -> int:
@@ -133,6 +175,9 @@ def _archive(options: argparse.Namespace) -> int:
     from commands.runner.archive import write_archive
 
     packages, entry = write_archive(options.directory)
+    if options.json:
+        print(json.dumps({"packages": str(packages), "entry": str(entry)}, indent=1))
+        return 0
     print(f"spark-submit --master MASTER --py-files {packages} {entry} query.yaml")
     return 0
 

@@ -17,6 +17,8 @@ import redis.asyncio
 from redis.exceptions import ResponseError
 
 from balancing.instructions import Write
+from manager.chronicle import Entries
+from manager.history import BATCHES_KEPT, COARSE_KEPT, COARSE_S, FINE_KEPT, FINE_S, HISTORY_TTL_S
 from manager.lease import Fenced, Lease
 from manager.settings import CLOSED_KEPT, EVENTS_KEPT
 from manager.snapshots import SNAPSHOT_TTL_S
@@ -30,11 +32,14 @@ Json = dict[str, Any]
 _NO_EVENT: Final = "0-0"
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
-# KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision
+# KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, batches, history in fine
+# and in coarse steps, outcomes
 # ARGV: lease value, events kept, closed kept, alarms kept, snapshot's seconds, now ms, id of the newest event as far as
 # it is known, then operation, name, text ...
 #   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
-#   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it
+#   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it;
+#   batch, fine, coarse: append it to a list that keeps as many as the name says; forecast, measured: of a rebalance, of
+#   which the first forecast stays
 # Returns the id of the newest event.
 WRITE: Final = f"""
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then {_FENCED} end
@@ -45,7 +50,7 @@ for i = 8, #ARGV, 3 do
   local what, name, text = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if what == 'migration' then
     redis.call('HSET', KEYS[2], name, text)
-    if not cjson.decode(text).outcome or cjson.decode(text).outcome == '' then
+    if cjson.decode(text).outcome == '' then
       redis.call('ZREM', KEYS[4], 'migration:' .. name)
     end
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
@@ -57,6 +62,13 @@ for i = 8, #ARGV, 3 do
     redis.call('LTRIM', KEYS[7], 0, tonumber(ARGV[4]) - 1)
   elseif what == 'snapshot' then redis.call('SET', KEYS[8], text, 'EX', ARGV[5])
   elseif what == 'decision' then redis.call('SET', KEYS[9], text)
+  elseif what == 'batch' or what == 'fine' or what == 'coarse' then
+    local list = what == 'batch' and KEYS[10] or what == 'fine' and KEYS[11] or KEYS[12]
+    redis.call('RPUSH', list, text)
+    redis.call('LTRIM', list, -tonumber(name), -1)
+    redis.call('EXPIRE', list, {HISTORY_TTL_S})
+  elseif what == 'forecast' then redis.call('HSETNX', KEYS[13], name .. ':forecast', text)
+  elseif what == 'measured' then redis.call('HSET', KEYS[13], name .. ':measured', text)
   end
 end
 local spare = redis.call('ZCARD', KEYS[4]) - tonumber(ARGV[3])
@@ -65,6 +77,7 @@ if spare > 0 then
   for i = 1, #gone, 2 do
     local kind, name = string.match(gone[i], '^(%a+):(.*)$')
     redis.call('HDEL', kind == 'migration' and KEYS[2] or KEYS[3], name)
+    redis.call('HDEL', KEYS[13], name .. ':forecast', name .. ':measured')
   end
 end
 return newest
@@ -112,6 +125,19 @@ def operations_of(write: Write, now_ms: int) -> list[str]:
     return operations
 
 
+def history_operations(entries: Entries) -> list[str]:
+    """What the script is to add to the history."""
+    operations: list[str] = []
+    for row in entries.batches[-BATCHES_KEPT:]:
+        operations += ["batch", str(BATCHES_KEPT), row.to_text()]
+    for name, kept, column in (("fine", FINE_KEPT, entries.fine), ("coarse", COARSE_KEPT, entries.coarse)):
+        if column is not None:
+            operations += [name, str(kept), column.to_text()]
+    for note in entries.outcomes:
+        operations += [note.kind, note.rebalance, json.dumps(note.outcome.to_json(), separators=(",", ":"))]
+    return operations
+
+
 class LeaderJournal:
     """The leader's pen for one query."""
 
@@ -131,6 +157,10 @@ class LeaderJournal:
             redis_keys.alarms(query),
             redis_keys.snapshot(query),
             redis_keys.decision(query),
+            redis_keys.batches(query),
+            redis_keys.history(query, FINE_S),
+            redis_keys.history(query, COARSE_S),
+            redis_keys.outcomes(query),
         ]
         self._newest = ""
         """Id of the newest event, as of the last write; nothing where that is not known."""
@@ -153,8 +183,8 @@ class LeaderJournal:
     async def write(self, write: Write, now_ms: int) -> None:
         await self._operate(operations_of(write, now_ms), now_ms)
 
-    async def write_snapshot(self, text: str, now_ms: int) -> None:
-        await self._operate(["snapshot", "", text], now_ms)
+    async def write_snapshot(self, text: str, history: Entries, now_ms: int) -> None:
+        await self._operate(["snapshot", "", text, *history_operations(history)], now_ms)
 
     async def _operate(self, operations: list[str], now_ms: int) -> None:
         if not operations:

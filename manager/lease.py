@@ -2,8 +2,8 @@
 
 The lease keeps two managers from working against each other; the token keeps them from doing harm where the lease
 fails (a manager that slept through its end). Each new leader gets a larger token; every write of a leader is made by a
-script that checks the lease's value, and every epoch carries the token, so workers see it too (reliability.md, two
-managers at once).
+script that checks the lease's value, and every epoch carries the token, so workers see it too (see
+docs/architecture.md, "two managers at once").
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from balancing.instructions import Notice, Write
+from manager.chronicle import Entries
 from manager.journal import LeaderJournal, Overtaken
 from manager.lease import Lease
 from manager.store import ManagerStore, now_ms
@@ -78,6 +79,6 @@ class Pen:
         notice = Notice(kind="epoch", text=f"epoch {epoch.number} published", data={"epoch": epoch.number})
         await self.write(replace(after, events=(notice,)))
 
-    async def write_snapshot(self, text: str) -> None:
+    async def write_snapshot(self, text: str, history: Entries) -> None:
         await self._lease.keep()
-        await self.journal.write_snapshot(text, now_ms())
+        await self.journal.write_snapshot(text, history, now_ms())

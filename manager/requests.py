@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final, cast
 
 import redis.asyncio
@@ -15,6 +16,7 @@ from manager.store import Heartbeat, ManagerStore, now_ms
 from trimtab import redis_keys
 from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
+from trimtab.reports import WorkerReport
 
 # KEYS: requests, rebalances. ARGV: request text, rebalance id ("" for none), its record, most requests.
 # The record and the request appear together, so that the record can be read at once; the same id again adds nothing.
@@ -64,11 +66,13 @@ async def newest_epoch(store: ManagerStore, query: str) -> Epoch:
     return epoch
 
 
-async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> Situation:
-    """The query as Redis has it; Refused (404) where there is none."""
+async def situation(
+    store: ManagerStore, query: str, heartbeat_max_ms: int, reports: Mapping[int, WorkerReport] | None = None
+) -> Situation:
+    """The query as Redis has it; Refused (404) where there is none. `reports`: where they are read already."""
     epoch = await newest_epoch(store, query)
     heartbeat = await store.heartbeat(query)
-    reports = await store.reports(query)
+    reports = await store.reports(query) if reports is None else reports
     migrations = await store.open_migrations(query)
     return Situation(
         query=query,
@@ -82,10 +86,11 @@ async def situation(store: ManagerStore, query: str, heartbeat_max_ms: int) -> S
 
 
 async def _is_silent(store: ManagerStore, query: str, heartbeat: Heartbeat | None, least_ms: int) -> bool:
-    if heartbeat is None:
+    if heartbeat is None or heartbeat.ended:
         return True
-    silence_ms = heartbeat.silence_max_ms(least_ms)
-    if abs(now_ms() - heartbeat.at_ms) <= silence_ms:
+    if heartbeat.was_heard(now_ms(), least_ms):
         return False
     # The driver's clock may be wrong. The leader judges by its own clock, and writes snapshots while the driver lives.
-    return await store.leader(query) is None or await snapshot_age_ms(store.client, query) > silence_ms
+    if await store.leader(query) is None:
+        return True
+    return await snapshot_age_ms(store.client, query) > heartbeat.silence_max_ms(least_ms)

@@ -10,20 +10,18 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from balancing.committed import CommittedBatch
 from balancing.happenings import (
     BatchCommitted,
-    BatchesMissed,
     Happening,
     Led,
-    Loaded,
     LoadWeighed,
     Proposed,
     QueryRuns,
     QueryStopped,
-    RecordsLost,
     TurnEnds,
 )
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
@@ -32,14 +30,16 @@ from balancing.rules import Rules
 from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
-from manager import inbox
+from balancing.turn import Part, parts_of_turn
+from manager import inbox, loading
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
+from manager.observing import Observed
 from manager.pen import Pen, go_on
 from manager.proposing import propose_aside
 from manager.settings import ManagerSettings
-from manager.snapshots import snapshot_text
-from manager.store import Heartbeat, ManagerStore, now_ms
+from manager.showing import Showing
+from manager.store import ManagerStore, now_ms
 from manager.watch import Watch
 from trimtab.epochs import Epoch
 
@@ -67,13 +67,13 @@ class QueryRunner:
         self.watch = Watch(store, query, settings, clock)
         self.pen = Pen(store, query, lease, journal, crash=crash, clock=clock)
         self.steering = self._ignorant()
+        self.observed = Observed()
+        """For metrics; nothing is decided from it."""
         self.rules = Rules()
+        self._showing = Showing(self.pen, self.observed, settings.snapshot_s, clock)
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
-        self._clock = clock
         self._loaded = False
-        self._snapshot_at = -float("inf")
-        self._snapshot_of: Heartbeat | None = None
 
     def _ignorant(self) -> Steering:
         return Steering(query=self.query, stalls=Stalls(patience_ms=round(self.settings.stalled_s * 1000)))
@@ -87,30 +87,47 @@ class QueryRunner:
         batches = await self.watch.look()
         if not await self._lead():
             return
-        bound = self.watch.bound
-        if not self.watch.running or bound is None:
-            await self.handle(QueryStopped(now_ms=now_ms()))
-            return
-        if not self._loaded or await self.pen.journal.went_back():
+        bound = self.watch.bound if self.watch.running else None
+        if bound is not None:
+            self.observed.saw(batches)
+            self.observed.told(self.watch.heartbeat, moving=bool(bound.moves))
+            self._showing.told(self.watch.heartbeat)
+        if bound is not None and (not self._loaded or await self.pen.journal.went_back()):
             await self._load(bound)
             # What a batch says is a level: the newest one says it all. Older ones show moves that have ended since.
             batches = [self.watch.latest] if self.watch.latest else []
-        await self.handle(QueryRuns(now_ms=now_ms()))
-        self.rules = await self.store.rules(self.query)
-        for batch in batches:
-            # Between two batches too: a cancel that came in time is not overtaken.
-            await self._take_up()
-            await self.handle(BatchCommitted(now_ms=now_ms(), batch=batch, workers=self.watch.workers))
-        await self._take_up()
-        if batches:
-            settings = await self.store.auto(self.query)
-            await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=self._snapshot()))
-        situation = self.situation()
-        if situation is not None:
-            # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
-            snapshot = self._snapshot() if any(each.wants_wave for each in self.steering.migrations) else None
-            await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=snapshot))
-        await self._save_snapshot()
+        left = iter(batches)
+        for part in parts_of_turn(running=bound is not None, batches=len(batches)):
+            await self._do(part, left, batches)
+        if bound is not None and self._showing.is_due(self.watch.heartbeat):
+            snapshot = self._snapshot()
+            if snapshot is not None:
+                await self._showing.save(snapshot, self.watch.heartbeat)
+
+    async def _do(self, part: Part, left: Iterator[CommittedBatch], batches: Sequence[CommittedBatch]) -> None:
+        match part:
+            case Part.STOPPED:
+                await self.handle(QueryStopped(now_ms=now_ms()))
+            case Part.RUNS:
+                await self.handle(QueryRuns(now_ms=now_ms()))
+                self.rules = await self.store.rules(self.query)
+            case Part.REQUESTS:
+                await self._take_up()
+            case Part.BATCH:
+                await self.handle(BatchCommitted(now_ms=now_ms(), batch=next(left), workers=self.watch.workers))
+            case Part.WEIGH:
+                settings = await self.store.auto(self.query)
+                weighed = self._snapshot()
+                self.observed.weighed(weighed, settings)
+                await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
+                self._showing.weighed(batches, weighed, settings, self.steering)
+            case Part.END:
+                situation, bound = self.situation(), self.watch.bound
+                if situation is None or bound is None:
+                    return
+                # Only waves look at the load: a turn comes ten times a second, and there may be thousands of groups.
+                snapshot = self._snapshot() if any(each.wants_wave for each in self.steering.migrations) else None
+                await self.handle(TurnEnds(now_ms=now_ms(), situation=situation, bound=bound, snapshot=snapshot))
 
     # -- leading
 
@@ -129,6 +146,7 @@ class QueryRunner:
         if not epochs or not await self.lease.acquire(newest):
             return False
         log.info("%s: leading with token %d", self.query, self.lease.fence)
+        self.observed.leads(self.watch.committed)
         await self.handle(Led(now_ms=now_ms(), holder=self.lease.value.split()[0], fence=self.lease.fence))
         return True
 
@@ -137,6 +155,7 @@ class QueryRunner:
         self.lease.forget()
         self._loaded = False
         self.steering = self._ignorant()
+        self._showing.forget()
         self.pen.journal.forget()
 
     def doubt(self, problem: str) -> None:
@@ -149,32 +168,16 @@ class QueryRunner:
     async def _load(self, bound: Epoch) -> None:
         """What the journal says, or, where Redis lost it under this leader, what this leader says to the journal."""
         await self.pen.journal.begin()
-        records = await self.store.records(self.query)
-        definition = self.watch.definition or {}
         if self._loaded:
-            lost = RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
-            await self.handle(lost)
+            await self.handle(await loading.records_left(self.store, self.query))
         else:
-            await self.handle(
-                Loaded(
-                    now_ms=now_ms(),
-                    bound=bound,
-                    migrations=records.migrations,
-                    rebalances=records.rebalances,
-                    unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
-                    trigger=await self.store.trigger_state(self.query),
-                    window_us=definition.get("window") or 0,
-                    lateness_us=definition.get("lateness") or 0,
-                )
-            )
+            await self.handle(await loading.loaded(self.store, self.watch, self.query, bound))
         self._loaded = True
-        # Audits count every batch: those that were committed while nobody led are read now.
-        audits = [each.audit for each in self.steering.migrations]
-        audits += [each.audit for each in self.steering.ended if not each.audit.finished]
-        newest = [audit.newest_batch for audit in audits if audit.newest_batch >= 0]
-        if newest:
-            missed = tuple(await self.watch.past(min(newest) + 1))
-            await self.handle(BatchesMissed(now_ms=now_ms(), batches=missed, workers=self.watch.workers))
+        self.observed.knows(self.steering)
+        self._showing.loaded(self.steering)
+        missed = await loading.batches_missed(self.watch, self.steering)
+        if missed is not None:
+            await self.handle(missed)
 
     # -- what steering is told
 
@@ -217,6 +220,7 @@ class QueryRunner:
             await self.pen.publish(instruction.epoch, Write(then=instruction.then))
         # Held only now: what it leads to is durable.
         self.steering = instruction.then
+        self.observed.did(instruction)
         if isinstance(instruction, Propose):
             await self._propose(instruction)
 
@@ -235,16 +239,6 @@ class QueryRunner:
                     request_id=f"auto-{secrets.token_hex(6)}",
                 )
             )
-
-    async def _save_snapshot(self) -> None:
-        """After each sign of life of the driver, whose age tells others that the query runs (manager.requests)."""
-        heard = self.watch.heartbeat
-        if heard == self._snapshot_of or self._clock() - self._snapshot_at < self.settings.snapshot_s:
-            return
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            await self.pen.write_snapshot(snapshot_text(snapshot))
-            self._snapshot_at, self._snapshot_of = self._clock(), heard
 
 
 def make_runner(

@@ -68,17 +68,29 @@ class ManagerService:
                 try:
                     for query in await self.store.queries():
                         self._watch_over(query)
+                    await self._count_alarms()
                     self._problem = ""
                 except (RedisError, OSError, TimeoutError) as error:
                     if not self._problem:
                         log.warning("Redis does not answer: %s", error)
                     self._problem = f"Redis does not answer: {error}"
+                except Exception as error:
+                    # Whatever is wrong with one entry: queries that are led already are led on.
+                    log.exception("queries cannot be looked for")
+                    self._problem = f"queries cannot be looked for: {type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.settings.discover_s):
                         await self._stop.wait()
         finally:
             self._stop.set()
+            self._problem = "stopped"
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _count_alarms(self) -> None:
+        """Whoever raised them; driver and executors write theirs straight into Redis."""
+        for query, runner in self.runners.items():
+            if runner.leading:
+                runner.observed.alarmed(await self.store.alarms(query))
 
     def _watch_over(self, query: str) -> None:
         task = self._tasks.get(query)

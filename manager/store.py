@@ -7,9 +7,11 @@ Everything is per query and may be read by any instance, leader or not. What a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -23,8 +25,10 @@ from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
 from balancing.triggers import TriggerState, parse_trigger_state
+from manager.history import BatchRow, Column, parse_batch_row, parse_column
 from manager.settings import PROPOSAL_TTL_S
 from trimtab import redis_keys
+from trimtab.driver_progress import LAGS_MAX
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput
 from trimtab.redis_access import connection_options, redacted
@@ -33,9 +37,14 @@ from trimtab.store import ALARMS_KEPT, silence_max_ms
 
 Json = dict[str, Any]
 Record = TypeVar("Record")
+Number = TypeVar("Number", int, float)
+Missing = TypeVar("Missing")
+Entry = TypeVar("Entry")
 
 TIMEOUT_S: Final = 1.0
 CONNECTIONS_MAX: Final = 64
+MOMENT_MAX_MS: Final = 253_402_214_400_000
+"""The last day of the year 9999: clocks of terminals and browsers end there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +57,47 @@ class Heartbeat:
     at_ms: int
     gap_ms: int = 0
     """The longest silence between its last signs of life: it writes one between batches only."""
+    pulse_ms: int = 0
+    """When its process last said that it runs the query, which it does while a batch runs, too; 0: never."""
+    ended: bool = False
+    """Spark has ended the query."""
+    progress_batch: int = -1
+    """The newest batch that Spark has reported on, to which the following belong; -1: none."""
+    batch_ms: int | None = None
+    """How long it took."""
+    rows_per_s: float | None = None
+    """What it read from the sources."""
+    backlog: int | None = None
+    """Rows in the sources that it left (Kafka: lag); None where no source tells."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """The same by stream, of those whose source tells."""
 
     def silence_max_ms(self, least_ms: int) -> int:
         """How long it may be silent before the query counts as stopped."""
-        return silence_max_ms(least_ms, self.gap_ms)
+        pulses = self.pulse_ms > self.at_ms - least_ms
+        return least_ms if pulses else silence_max_ms(least_ms, self.gap_ms)
+
+    def was_heard(self, now_ms: int, least_ms: int) -> bool:
+        """Whether it was not silent for too long, by the driver's clock."""
+        return abs(now_ms - max(self.at_ms, self.pulse_ms)) <= self.silence_max_ms(least_ms)
+
+
+class EventTime(NamedTuple):
+    """How far back a query looks in event time."""
+
+    window_us: int
+    lateness_us: int
+
+    @property
+    def track_s(self) -> float:
+        """How long old rows stay."""
+        return (self.window_us + self.lateness_us) / 1e6
+
+
+def event_time(definition: Json | None) -> EventTime:
+    """Zero for what a definition does not say, or where there is none."""
+    known = definition or {}
+    return EventTime(known.get("window") or 0, known.get("lateness") or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +145,7 @@ def connect(url: str, timeout_s: float = TIMEOUT_S, *, api: bool = False) -> red
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             decode_responses=True,
+            encoding_errors="replace",  # one entry of somebody else's must not keep all others from being read
             retry=Retry(NoBackoff(), 0),
             max_connections=CONNECTIONS_MAX,
             **connection_options(url, api=api),
@@ -158,6 +205,13 @@ class ManagerStore:
                 digest=fields["digest"],
                 at_ms=int(fields["at_ms"]),
                 gap_ms=int(fields.get("gap_ms", 0)),
+                pulse_ms=_number(fields.get("pulse_ms"), int, 0),
+                ended=bool(fields.get("ended")),
+                progress_batch=_number(fields.get("progress_batch"), int, -1),
+                batch_ms=_number(fields.get("batch_ms"), int, None),
+                rows_per_s=_number(fields.get("rows_per_s"), float, None),
+                backlog=_number(fields.get("backlog"), int, None),
+                lags=_lags(fields.get("lags")),
             )
         except (KeyError, ValueError):
             return None
@@ -173,7 +227,8 @@ class ManagerStore:
         return likely(_reports(await self._redis.hgetall(redis_keys.latest_reports(query))))
 
     async def alarms(self, query: str) -> list[Json]:
-        return [json.loads(entry) for entry in await self._redis.lrange(redis_keys.alarms(query), 0, -1)]
+        """Newest first; those that somebody else wrote are passed over."""
+        return _listed(await self._redis.lrange(redis_keys.alarms(query), 0, -1), _alarm)
 
     async def alarm(self, query: str, kind: str, text: str) -> None:
         entry = json.dumps({"at_ms": now_ms(), "kind": kind, "text": text})
@@ -246,6 +301,27 @@ class ManagerStore:
         members = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
         return [(member, int(score)) for member, score in members]
 
+    async def batches(self, query: str) -> list[BatchRow]:
+        """The newest batches, oldest first."""
+        return _listed(await self._redis.lrange(redis_keys.batches(query), 0, -1), parse_batch_row)
+
+    async def column_texts(self, query: str, step_s: int) -> list[str]:
+        """The query every so many seconds, oldest first, to be read with `readable_columns`: it takes some time."""
+        texts: list[str] = await self._redis.lrange(redis_keys.history(query, step_s), 0, -1)
+        return texts
+
+    async def outcomes(self, query: str, rebalances: Sequence[str]) -> dict[str, Json]:
+        """Of these rebalances: `forecast` and `measured`, as far as each is known."""
+        fields = [(name, kind) for name in rebalances for kind in ("forecast", "measured")]
+        if not fields:
+            return {}
+        texts = await self._redis.hmget(redis_keys.outcomes(query), [f"{name}:{kind}" for name, kind in fields])
+        known: dict[str, Json] = {}
+        for (name, kind), text in zip(fields, texts, strict=True):
+            if text is not None:
+                known.setdefault(name, {})[kind] = json.loads(text)
+        return known
+
     async def next_request(self, query: str) -> str | None:
         """The oldest request's text; it is taken off the list together with the journal's entry about it."""
         text = await self._redis.lindex(redis_keys.requests(query), 0)
@@ -272,19 +348,6 @@ class ManagerStore:
         entries = await self._redis.xrevrange(redis_keys.events(query), count=count)
         return [_event(entry) for entry in reversed(entries)]
 
-    async def follow(self, query: str, after: str = "$", wait_ms: int = 500) -> AsyncIterator[StreamEvent | None]:
-        """Events as they come; None whenever nothing came for a while, so that a caller can look up."""
-        if after == "$":
-            newest = await self.newest_events(query, 1)
-            after = newest[-1].id if newest else "0-0"
-        while True:
-            events = await self.events(query, after, block_ms=wait_ms)
-            if not events:
-                yield None
-            for event in events:
-                after = event.id
-                yield event
-
     # What operators set
 
     async def auto(self, query: str) -> Settings:
@@ -303,7 +366,8 @@ class ManagerStore:
     async def decision(self, query: str) -> Json | None:
         """What the leader's balancer last decided: act, code, why, ratio, level, state, at_ms."""
         text = await self._redis.get(redis_keys.decision(query))
-        return None if text is None else json.loads(text)
+        bodies = [] if text is None else _listed([text], json.loads)
+        return bodies[0] if bodies and isinstance(bodies[0], dict) else None
 
     async def trigger_state(self, query: str) -> TriggerState:
         """What the last leader's balancer remembered; nothing where this version cannot read it."""
@@ -335,11 +399,11 @@ class ManagerStore:
         text = await self._redis.get(redis_keys.proposal(query, proposal))
         return None if text is None else _readable({proposal: text}, parse_proposal).get(proposal)
 
-    async def proposals(self, query: str) -> list[Proposal]:
-        """Those that have not expired and can be read, newest first."""
+    async def proposals(self, query: str, count: int) -> list[Proposal]:
+        """The newest of those that have not expired and can be read, newest first."""
         key = redis_keys.proposals(query)
         await self._redis.zremrangebyscore(key, "-inf", now_ms() - PROPOSAL_TTL_S * 1000)
-        ids = await self._redis.zrevrange(key, 0, -1)
+        ids = await self._redis.zrevrange(key, 0, count - 1)
         texts = await self._redis.mget([redis_keys.proposal(query, each) for each in ids]) if ids else []
         present = {name: text for name, text in zip(ids, texts, strict=True) if text is not None}
         return list(_readable(present, parse_proposal).values())
@@ -347,6 +411,22 @@ class ManagerStore:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -> Number | Missing:
+    try:
+        return missing if not text else kind(text)
+    except ValueError:
+        return missing
+
+
+def _lags(text: str | None) -> dict[str, int]:
+    """By stream; nothing where somebody else wrote it."""
+    try:
+        body = json.loads(text or "{}")
+        return {str(stream): int(lag) for stream, lag in list(body.items())[:LAGS_MAX]}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _epoch(text: str) -> Epoch | None:
@@ -373,6 +453,19 @@ def _readable(texts: Mapping[str, str], parse: Callable[[Json], Record]) -> dict
     return _parsed(texts, parse)[0]
 
 
+def readable_columns(texts: Sequence[str]) -> list[Column]:
+    return _listed(texts, parse_column)
+
+
+def _listed(texts: Sequence[str], parse: Callable[[str], Entry]) -> list[Entry]:
+    """Those that this version can read."""
+    entries = []
+    for text in texts:
+        with contextlib.suppress(ValueError, TypeError, KeyError, zlib.error):
+            entries.append(parse(text))
+    return entries
+
+
 def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
     reports = []
     for text in texts.values():
@@ -383,7 +476,24 @@ def _reports(texts: Mapping[str, str]) -> list[WorkerReport]:
     return reports
 
 
+def _alarm(text: str) -> Json:
+    body = json.loads(text)
+    return {"at_ms": _moment(body["at_ms"]), "kind": str(body["kind"]), "text": str(body["text"])}
+
+
+def _moment(value: object) -> int:
+    """Milliseconds that any clock can show; ValueError for others."""
+    if not isinstance(value, int) or not 0 <= value < MOMENT_MAX_MS:
+        raise ValueError(f"{value!r} is not a time")
+    return value
+
+
 def _event(entry: tuple[str, dict[str, str]]) -> StreamEvent:
     name, fields = entry
-    body = json.loads(fields["event"])
-    return StreamEvent(id=name, at_ms=body["at_ms"], kind=body["kind"], text=body["text"], data=body.get("data", {}))
+    try:
+        body = json.loads(fields["event"])
+        at_ms, kind, text, data = _moment(body["at_ms"]), str(body["kind"]), str(body["text"]), body.get("data", {})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        # Another version wrote it, or somebody else: those after it are to be read nevertheless.
+        at_ms, kind, text, data = int(name.partition("-")[0]), "unreadable", "an event that cannot be read", {}
+    return StreamEvent(id=name, at_ms=at_ms, kind=kind, text=text, data=data)

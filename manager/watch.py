@@ -21,7 +21,8 @@ from balancing.protocols.migration import Migration
 from balancing.rules import Rules
 from balancing.situation import Situation, count_workers, workers_up
 from manager.settings import ManagerSettings
-from manager.store import Heartbeat, Json, ManagerStore, now_ms
+from manager.spans import BatchSpans
+from manager.store import EventTime, Heartbeat, Json, ManagerStore, event_time, now_ms
 from trimtab.epochs import Epoch
 from trimtab.reports import WorkerReport, likely, winners
 
@@ -60,8 +61,7 @@ class Watch:
         self._shape: tuple[str, int, int] | None = None
         self._changed_at = 0.0
         self._last = -1
-        self._ended: tuple[int, int] | None = None
-        """The newest batch with reports, and when its last report was written."""
+        self._spans = BatchSpans()
         self._epochs: dict[int, Epoch] = {}
         self._attempts: tuple[int, Sequence[WorkerReport]] = (-1, ())
         """The batch that was read last, and all reports on it: the next batch confirms some of them."""
@@ -70,6 +70,10 @@ class Watch:
     def settled(self) -> bool:
         """The newest published epoch is the bound one: another may be published."""
         return self.bound is not None and self.current is not None and self.current == self.bound
+
+    @property
+    def event_time(self) -> EventTime:
+        return event_time(self.definition)
 
     @property
     def committed(self) -> int:
@@ -94,12 +98,12 @@ class Watch:
         if heartbeat is None:
             self.bound = None
             return []
-        self.bound = await self._epoch(heartbeat.epoch, heartbeat.digest)
+        self.bound = await self._epoch(heartbeat.epoch, lambda epoch: epoch.digest == heartbeat.digest)
         if self.bound is None:
             # Redis has lost it; the control source puts it back.
             return []
         if heartbeat.committed < self._last or (self._shape and self._shape[0] != self.bound.incarnation):
-            self._last, self._ended, self._shape, self.newest, self.latest = -1, None, None, {}, None
+            self._last, self._spans, self._shape, self.newest, self.latest = -1, BatchSpans(), None, {}, None
             self._attempts = (-1, ())
         most = self._settings.warm_up_batches if self._last < 0 else CATCH_UP_BATCHES
         first = max(self._last + 1, heartbeat.committed - most + 1)
@@ -137,7 +141,6 @@ class Watch:
         epoch = self.current if self.current is not None else self.bound
         if epoch is None or self.load is None:
             return None
-        definition = self.definition or {}
         return self.load.snapshot(
             epoch,
             Context(
@@ -146,17 +149,17 @@ class Watch:
                 moving=moving,
                 pinned=rules.pinned,
                 excluded=rules.excluded,
-                window_s=(definition.get("window") or 0) / 1e6,
-                lateness_s=(definition.get("lateness") or 0) / 1e6,
+                window_s=self.event_time.window_us / 1e6,
+                lateness_s=self.event_time.lateness_us / 1e6,
             ),
         )
 
     def _note(self, heartbeat: Heartbeat | None) -> None:
         # By our own clock, since its last change. The driver's clock counts only at the first look.
-        if heartbeat is None:
+        if heartbeat is None or heartbeat.ended:
             self.running = False
         elif self.heartbeat is None:
-            self.running = abs(now_ms() - heartbeat.at_ms) <= heartbeat.silence_max_ms(self._settings.heartbeat_max_ms)
+            self.running = heartbeat.was_heard(now_ms(), self._settings.heartbeat_max_ms)
             self._changed_at = self._clock()
         elif heartbeat != self.heartbeat:
             self.running = True
@@ -175,11 +178,12 @@ class Watch:
     def _is_ours(self, definition: Json) -> bool:
         return self.current is not None and definition.get("incarnation") == self.current.incarnation
 
-    async def _epoch(self, number: int, digest: str | None = None) -> Epoch | None:
+    async def _epoch(self, number: int, is_it: Callable[[Epoch], bool]) -> Epoch | None:
+        """The epoch of this number, if it is the right one: another life of the query has the same numbers."""
         cached = self._epochs.get(number)
-        if cached is None or (digest is not None and cached.digest != digest):
+        if cached is None or not is_it(cached):
             epoch = await self._store.epoch(self._query, number)
-            if epoch is None or (digest is not None and epoch.digest != digest):
+            if epoch is None or not is_it(epoch):
                 return None
             cached = self._epochs[number] = epoch
             for old in sorted(self._epochs)[:-EPOCHS_KEPT]:
@@ -218,7 +222,11 @@ class Watch:
     async def _epoch_of(self, reports: Iterable[WorkerReport]) -> Epoch | None:
         """The epoch that these reports of one batch name; None where they disagree, or Redis does not have it."""
         numbers = {report.epoch for report in reports}
-        return await self._epoch(numbers.pop()) if len(numbers) == 1 else None
+        if self.bound is None or len(numbers) != 1:
+            return None
+        # Reports and epochs of an earlier life of the query, with another checkpoint, stay in Redis for a while.
+        life = self.bound.incarnation
+        return await self._epoch(numbers.pop(), lambda epoch: epoch.incarnation == life)
 
     def _weigh(self, batch: CommittedBatch) -> None:
         """Every committed batch goes into the load model."""
@@ -229,10 +237,5 @@ class Watch:
         if self.load is None or self._shape != shape:
             self.load = LoadModel(partitions=shape[1], workers=shape[2])
             self._shape = shape
-        ended_ms = max(report.at_ms for report in batch.reports.values())
-        span_s = 0.0
-        if self._ended is not None:
-            # Batches whose reports are lost took their share of the time.
-            span_s = (ended_ms - self._ended[1]) / 1000 / (batch.batch - self._ended[0])
-        self._ended = (batch.batch, ended_ms)
+        span_s = (self._spans.span_ms(batch) or 0.0) / 1000
         self.load.add(batch.reports, batch.bound, span_s=max(0.0, span_s))

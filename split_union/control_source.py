@@ -21,7 +21,8 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from split_union.driver_claim import DriverClaim
 from trimtab.epochs import Epoch, text_digest
 from trimtab.errors import BindingError, CorruptState
-from trimtab.offset_log import MARK, TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
+from trimtab.offset_log import TEXT_INLINE_MAX, Checkpoint, epoch_file, known_definition
+from trimtab.offset_mark import MARK
 from trimtab.store import Store, successor
 from worker.transfers import TransferStore
 

@@ -45,10 +45,7 @@ class Placed:
 
 def place_conditions(where: Sequence[str], spark: SparkSession, given: Sequence[Input]) -> Placed:
     """Refuses what neither Trimtab nor Spark can read or resolve, on empty tables: before anything starts."""
-    schemas = {
-        each.stream.name: {field.name: field.dataType.simpleString() for field in each.frame.schema.fields}
-        for each in given
-    }
+    schemas = {each.stream.name: {field.name: field.dataType.simpleString() for field in each.fields} for each in given}
     ansi, case_sensitive = (session.flag(spark, f"spark.sql.{name}") for name in ("ansi.enabled", "caseSensitive"))
     read, unread = [], []
     for index, text in enumerate(where):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from split_union import control_source, session, shipping, transport
+from split_union import control_source, progress, session, shipping, transport
 from split_union.definition import claim_checkpoint
 from split_union.filters import Placed, filtered, place_conditions
 from split_union.query import JoinQuery
@@ -24,7 +24,7 @@ from trimtab.durations import parse_us, spark_interval
 from trimtab.embedded import shared_redis
 from trimtab.epochs import Epoch
 from trimtab.errors import InvalidInput
-from trimtab.keys import CODE, GROUP
+from trimtab.keys import CODE, GROUP, PROBLEM
 from trimtab.store import Store
 from worker.arriving import WORKER_KEY
 from worker.spark import FRAMES_OUTPUT, INPUT, JoinWorker, WorkerTask
@@ -85,6 +85,7 @@ def build_join(
         result_schema=_arrow_schema(spark, travelling).serialize().to_pybytes(),
         version=__version__,
         frames_out=not transport.leaves_as_rows(travelling),
+        attempts=session.task_attempts(spark),
         rebuild=rebuild,
     )
     output = FRAMES_OUTPUT if task.frames_out else travelling
@@ -92,6 +93,7 @@ def build_join(
     if task.frames_out:
         joined = joined.mapInArrow(unpack, travelling)
     joined = transport.arrived(joined, result)
+    progress.listen(spark, query.name, store, checkpoint, query.stream_names)
     return filtered(joined, given, placed)
 
 
@@ -108,14 +110,15 @@ def _split(
         assert query.lateness is not None
         frame = frame.withWatermark(quote(given.time), spark_interval(parse_us(query.lateness, "lateness")))
     for condition in placed.before_split(given.stream.name):
-        frame = frame.filter(F.expr(condition))
+        holds = F.expr(condition)
+        frame = frame.filter(holds | F.col(PROBLEM).isNotNull() if PROBLEM in frame.columns else holds)
     parts = transport.key_parts([frame.schema[name] for name in given.key.columns])
     code = F.xxhash64(*(value for _, value in parts))
     extra: list[Column] = [F.pmod(code, F.lit(query.partitions)).cast("smallint").alias(GROUP)]
     if given.key.kind != "exact":
         extra.append(code.alias(CODE))
     extra += [value.alias(name) for name, value in parts if name not in given.columns]
-    selected = frame.select(*(transport.travelling(field) for field in frame.schema.fields), *extra)
+    selected = frame.select(*(transport.travelling(frame.schema[name]) for name in given.columns), *extra)
     task = SplitTask(
         stream=index,
         name=given.stream.name,
@@ -184,7 +187,7 @@ def _shape(query: JoinQuery, spark: SparkSession, given: list[Input]) -> dict[st
                 "name": each.stream.name,
                 "key": list(each.key.columns),
                 "time": each.time,
-                "columns": [f"{field.name} {field.dataType.simpleString()}" for field in each.frame.schema.fields],
+                "columns": [f"{field.name} {field.dataType.simpleString()}" for field in each.fields],
             }
             for each in given
         ],

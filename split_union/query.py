@@ -184,7 +184,7 @@ class JoinQuery(_Checked):
         for index, name in enumerate(folded):
             if name in folded[:index]:
                 raise InvalidInput(
-                    f"streams[{index}].name", names[index], "is there twice", "Give every stream a name of its own."
+                    f"streams[{index}].name", names[index], "is used twice", "Give every stream a name of its own."
                 )
         widths = {len(stream.key_columns) for stream in self.streams}
         if len(widths) > 1:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from split_union.query import JoinQuery, Stream
 from split_union.transport import is_plain_text, travelling_type
 from trimtab.errors import InvalidInput
-from trimtab.keys import INTERNAL, KeySpec, exact_bits
+from trimtab.keys import INTERNAL, PROBLEM, KeySpec, exact_bits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,8 +34,13 @@ class Input:
     has_watermark: bool
 
     @property
+    def fields(self) -> list[T.StructField]:
+        """The stream's columns: all that the DataFrame has but for the reason why a row is bad."""
+        return [field for field in self.frame.schema.fields if field.name != PROBLEM]
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(self.frame.columns)
+        return tuple(field.name for field in self.fields)
 
 
 def check_inputs(query: JoinQuery, frames: Mapping[str, DataFrame], *, case_sensitive: bool) -> list[Input]:
@@ -61,7 +66,7 @@ def result_type(inputs: Sequence[Input]) -> T.StructType:
     """The result's columns: STREAM_COLUMN with the input's type, nullability and comment."""
     fields = []
     for given in inputs:
-        for field in given.frame.schema.fields:
+        for field in given.fields:
             # An event time keeps its type but not its watermark: the result has none until the user defines one.
             metadata = {key: value for key, value in (field.metadata or {}).items() if key != WATERMARK_METADATA}
             fields.append(T.StructField(f"{given.stream.name}_{field.name}", field.dataType, field.nullable, metadata))
@@ -95,7 +100,7 @@ def _check_frame(name: str, frame: DataFrame) -> None:
     for column in frame.columns:
         if frame.columns.count(column) > 1:
             raise InvalidInput(field, column, "is the name of two columns", "Rename one of them.")
-        if column.lower().startswith(INTERNAL):
+        if column.lower().startswith(INTERNAL) and column != PROBLEM:
             raise InvalidInput(
                 field, column, f"begins with {INTERNAL}, as Trimtab's own columns do", "Rename the column."
             )
@@ -118,13 +123,14 @@ def _field(stream: Stream, frame: DataFrame, column: str, role: str, case_sensit
     for field in frame.schema.fields:
         if folded(field.name) == folded(column):
             return field
-    near = difflib.get_close_matches(column, frame.columns, 1)
+    there = [name for name in frame.columns if name != PROBLEM]
+    near = difflib.get_close_matches(column, there, 1)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise InvalidInput(
         f"streams[{stream.name!r}].{role}",
         column,
         "is not a column of the input",
-        f"{hint}It has: {', '.join(frame.columns)}.",
+        f"{hint}It has: {', '.join(there)}.",
     )
 
 

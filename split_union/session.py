@@ -6,6 +6,7 @@ differently is never overwritten: it is refused by name.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.errors import InvalidInput
@@ -36,6 +37,8 @@ LOCAL_FILES: Final = (
 """For checkpoints on a local disk (ADR 0007). Both managers of Spark write a temporary file and rename it there; the
 default one starts `readlink` and `chmod` processes for every file, dozens in each batch."""
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+TASK_ATTEMPTS: Final = 4
+"""Where spark.task.maxFailures is not set: Spark's own default."""
 
 
 def check(spark: SparkSession, workers: int) -> None:
@@ -73,6 +76,20 @@ def is_local(spark: SparkSession, checkpoint: str) -> bool:
     context: Any = spark.sparkContext
     default = str(context._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///"))
     return (checkpoint if ":" in checkpoint.partition("/")[0] else default).startswith("file:")
+
+
+def task_attempts(spark: SparkSession) -> int:
+    """How often Spark tries a task before it gives the query up."""
+    context = spark.sparkContext
+    return attempts_under(str(context.master), context.getConf().get("spark.task.maxFailures"))
+
+
+def attempts_under(master: str, max_failures: str | None) -> int:
+    """As Spark has it: `local[N]` and `local` try once, `local[N,M]` M times, whatever spark.task.maxFailures says."""
+    local = re.fullmatch(r"local(?:\[\s*(?:\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?", master)
+    if local is not None:
+        return int(local[1] or 1)
+    return int(max_failures or TASK_ATTEMPTS)
 
 
 def _wanted(workers: int) -> dict[str, tuple[str, str]]:

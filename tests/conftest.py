@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.checkers.no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401  # hooks
 from trimtab.embedded.redis_server import EmbeddedRedis
 
 # A property holds or it does not; how long a case takes on a loaded machine says nothing about it.
@@ -19,13 +20,6 @@ def server() -> Iterator[EmbeddedRedis]:
     """A real Redis-protocol server, empty at first, for the tests of one module."""
     with EmbeddedRedis() as running:
         yield running
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In two processes, tests on Spark stay in one of them: two clusters at a time are too many for two cores."""
-    for item in items:
-        if item.nodeid.startswith("tests/spark/"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

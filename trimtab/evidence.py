@@ -8,6 +8,7 @@ instead, and Spark's state store checksums of its own.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,7 +74,8 @@ class Evidence:
     """What a worker found in its own buffers in one batch, for the groups of one move.
 
     Everything is counted where the rows lie, after the fact; nothing is repeated from a package's header or from a
-    counter of the code that moved the rows. `stored_*` use the digest of stored rows, the others that of arriving rows.
+    counter of the code that moved the rows. `stored_*` and `filed_package` use the digest of stored rows,
+    the others that of arriving rows.
     """
 
     stored_before: Tally = NOTHING
@@ -86,17 +88,26 @@ class Evidence:
     """New rows that this batch added to the buffers and joined; rows that had waited are among them."""
     joined_by_group: Mapping[int, int] = field(default_factory=dict)
     put_aside: Tally = NOTHING
-    """Rows of this batch that were kept unjoined, read back from what was kept."""
+    """Rows of this batch that were kept unjoined, counted in the frames that were written."""
     waiting_before: Tally = NOTHING
-    """Rows that were kept unjoined when the batch began, read from the durable state."""
+    """Rows that were kept unjoined when the batch began: as they were read, where this batch takes them up; until then
+    as they were counted when they were put aside."""
     waiting_after: Tally = NOTHING
     """The same when it ended."""
+    filed_package: Tally = NOTHING
+    """Rows of a package that this batch took in, counted in the frames that were written under the keys that they are
+    filed under: what a rebuild will find. With the digest of stored rows."""
+    filed_waiting: Tally = NOTHING
+    """The same of rows that had waited and are joined or put back in this batch."""
+    frames_missing: int = 0
+    """Frames of rows in the payload, of any group, that were looked up and that the durable state did not have when the
+    batch began."""
     sampled_keys: int = 0
     """Keys whose results of this batch were computed once more, by the naive join of the rows in the buffers."""
-    sampled_expected: int = 0
-    """Results of these keys by the naive join."""
-    sampled_made: int = 0
-    """Results of these keys that the worker made."""
+    sampled_expected: Tally = NOTHING
+    """Results of these keys by the naive join, with a digest of the rows that each is made of (`result_digests`)."""
+    sampled_made: Tally = NOTHING
+    """Results of these keys that the worker made, the same way."""
 
     def to_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {}
@@ -148,6 +159,15 @@ def stored_digests(
     """Of rows as the buffers have them."""
     digests: UInt64s = mixed(arriving_digests(stream, group, time_us) ^ mixed(code.astype(np.uint64)))
     return digests
+
+
+def result_digests(parts: Mapping[str, npt.NDArray[Any]]) -> UInt64s:
+    """Of combinations of one row per stream, by the numbers of these rows within their worker."""
+    return functools.reduce(
+        lambda digests, stream: mixed(digests ^ mixed(parts[stream].astype(np.uint64) ^ salt(stream))),
+        sorted(parts),
+        np.zeros(len(next(iter(parts.values()))), np.uint64),
+    )
 
 
 def tally_of(digests: UInt64s) -> Tally:

@@ -21,6 +21,9 @@ import pyarrow.compute as pc
 GROUP: Final = "__trimtab_group"
 CODE: Final = "__trimtab_code"
 KEY: Final = "__trimtab_key"
+PROBLEM: Final = "__trimtab_problem"
+"""A column that an input may have: why a row cannot be used, or null. Key and time of such a row are null, so that the
+split drops and counts it; conditions on the stream do not hide it."""
 INTERNAL: Final = "__trimtab_"
 """How the names of columns begin that are ours."""
 

@@ -123,6 +123,16 @@ class Move:
     """Which package to take, where attempts left several that differ."""
 
     @property
+    def migration(self) -> str:
+        """The migration that it belongs to; "" where its name is of another making."""
+        return (parse_move_id(self.id) or ("", 0))[0]
+
+    @property
+    def wave(self) -> int:
+        """Of the migration, from 1 on; 0 where its name is of another making."""
+        return (parse_move_id(self.id) or ("", 0))[1]
+
+    @property
     def destination(self) -> int:
         """The worker that the groups will be with once the move has ended."""
         return self.receiver if self.way == Way.THERE else self.sender

@@ -15,9 +15,8 @@ import pyarrow.fs as pafs
 
 from trimtab.epochs import Epoch, parse_epoch
 from trimtab.errors import BindingError, InvalidInput
+from trimtab.offset_mark import find_mark
 
-MARK: Final = "trimtab"
-"""The key in the control source's offset by which its line in the offset log is known."""
 DEFINITION_FILE: Final = "trimtab/query.json"
 """What the checkpoint was made for, written by `join`."""
 TEXT_INLINE_MAX: Final = 16_384
@@ -78,7 +77,7 @@ class Checkpoint:
     def control_offset(self, batch: int) -> dict[str, Any] | None:
         """The control source's offset that batch `batch` ends with."""
         for line in self._offset_lines(batch):
-            found = _find_mark(line)
+            found = find_mark(line)
             if found is not None:
                 return found
         return None
@@ -118,20 +117,6 @@ def known_definition(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def epoch_file(number: int, digest: str) -> str:
     return f"trimtab/epochs/{number}-{digest[:16]}.json"
-
-
-def _find_mark(line: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    while isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    found = value.get(MARK) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ AUDIT: Final = "trimtab:api:audit"
 """Stream: who asked what of the API, why, and how it ended. Trimmed."""
 
 
+def ticket(digest: str) -> str:
+    """String: scope and name of the key that a one-time ticket with this digest is worth, as JSON. Expires."""
+    return f"trimtab:api:ticket:{digest}"
+
+
 def idempotency(api_key: str, digest: str) -> str:
     """String: the answer to a mutation, by API key and digest of the Idempotency-Key, as JSON. Expires."""
     return f"trimtab:api:idempotency:{api_key}:{digest}"
@@ -43,7 +48,10 @@ def digests(query: str) -> str:
 
 
 def driver(query: str) -> str:
-    """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms, gap_ms."""
+    """Hash, written by the query's driver: committed (batch), epoch (that it was bound to), digest, at_ms, gap_ms.
+
+    From its process: pulse_ms, ended. Of the newest finished batch: progress_batch, batch_ms, rows_per_s, backlog,
+    lags."""
     return f"trimtab:{{{query}}}:driver"
 
 
@@ -125,6 +133,21 @@ def proposal(query: str, proposal_id: str) -> str:
 def proposals(query: str) -> str:
     """Sorted set: ids of proposals by the time they were made; those that have expired are dropped when it is read."""
     return f"trimtab:{{{query}}}:proposals"
+
+
+def batches(query: str) -> str:
+    """List: a row for each of the newest batches, oldest first, as JSON. Trimmed, expires."""
+    return f"trimtab:{{{query}}}:batches"
+
+
+def history(query: str, step_s: int) -> str:
+    """List: the query every so many seconds (10 or 60), oldest first, as JSON. Trimmed, expires."""
+    return f"trimtab:{{{query}}}:history:{step_s}"
+
+
+def outcomes(query: str) -> str:
+    """Hash: "REBALANCE:forecast" and "REBALANCE:measured" -> what it was to bring, and what it did, as JSON."""
+    return f"trimtab:{{{query}}}:outcomes"
 
 
 def snapshot(query: str) -> str:

@@ -107,6 +107,8 @@ class WorkerReport:
     resident: str = "hit"
     """"hit": the resident state was found; "rebuild": it was made again from the durable one."""
     plan: str = ""
+    plan_states: dict[str, int] = field(default_factory=dict)
+    """State of the plan, as "A B" -> its live tuples; leaves first."""
     run: str = ""
     """Of the query: another one after each start."""
     phase_ns: dict[str, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import redis
 
 from trimtab import redis_keys
+from trimtab.driver_progress import DriverProgress
 from trimtab.epochs import Epoch, breaks_between, check_epoch, parse_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.redis_access import connection_options, redacted
@@ -136,6 +137,7 @@ class Store:
             "digest": digest,
             "at_ms": int(time.time() * 1000),
             "gap_ms": gap_ms,
+            "ended": "",
         }
         with self.client.pipeline(transaction=False) as pipe:
             pipe.get(redis_keys.current(query))
@@ -155,6 +157,25 @@ class Store:
         """When the query's driver last spoke (ms since 1970, 0: never), and its longest recent silence."""
         beat = self.client.hgetall(redis_keys.driver(query))
         return int(beat.get("at_ms", 0)), int(beat.get("gap_ms", 0))
+
+    def progress(self, query: str, progress: DriverProgress) -> None:
+        """What the driver says about its newest batch, beside its signs of life."""
+        fields: dict[Any, Any] = {
+            "progress_batch": progress.batch,
+            "batch_ms": progress.batch_ms,
+            "rows_per_s": round(progress.rows_per_s, 1),
+            "backlog": "" if progress.backlog is None else progress.backlog,
+            "lags": json.dumps(progress.lags),
+        }
+        self.client.hset(redis_keys.driver(query), mapping=fields)
+
+    def pulse(self, query: str) -> None:
+        """The driver's process runs the query: said while a batch runs, too, when `beat` is silent."""
+        self.client.hset(redis_keys.driver(query), "pulse_ms", str(int(time.time() * 1000)))
+
+    def ended(self, query: str) -> None:
+        """Spark has ended the query: nobody needs to wait for its silence. The next `beat` takes it back."""
+        self.client.hset(redis_keys.driver(query), "ended", "1")
 
     def epoch(self, query: str, number: int) -> Epoch | None:
         text = self.client.get(redis_keys.epoch(query, number))

@@ -29,11 +29,12 @@ from worker.buffers import Tuples
 from worker.durable import DurableState, Keys, Record, Role, is_aside
 from worker.engine import Engine, GroupLoad, Track
 from worker.joining import JoinState
+from worker.ledger import Ledger
 from worker.protocol import WorkerMoves, frozen_groups, tracked_roles
 from worker.resident import Residence, new_stamp
 from worker.spec import JoinSpec
 from worker.transfers import TransferStore
-from worker.witness import Waiting, evidence_of
+from worker.witness import Filed, evidence_of, missing_frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class BatchOutcome:
     plan: str = ""
     state_rows: int = 0
     combined_rows: int = 0
+    plan_states: dict[str, int] = field(default_factory=dict)
     index_bytes: int = 0
     payload_bytes: int = 0
     load: GroupLoad | None = None
@@ -102,7 +104,8 @@ def run_batch(
     with outcome.phase("state"):
         record = durable.record()
     outcome.stamp_before = "" if record is None else record.stamp
-    moves = WorkerMoves(given.worker, given.batch, given.epoch, given.epoch_before, spec, record, durable, transfers)
+    ledger = Ledger(durable)
+    moves = WorkerMoves(given.worker, given.batch, given.epoch, given.epoch_before, spec, record, ledger, transfers)
     committed = None if record is None or given.rebuild else record.stamp
     directory, saved = residence.claim(committed, stamp)
     try:
@@ -115,7 +118,7 @@ def run_batch(
                 outcome.hit = record is None
         outcome.plan = str(engine.plan)
         state = JoinState(engine)
-        witnessed = _join(state, given, _late_us(given, record), moves, durable, outcome, result_schema)
+        witnessed = _join(state, given, _late_us(given, record), moves, ledger, durable, outcome, result_schema)
         assert outcome.arrived is not None
         outcome.moves = moves.reports(outcome.arrived, state.load, witnessed)
         outcome.chosen = answers(given.epoch, given.worker, state.load, state.group_bytes(), transfers)
@@ -203,6 +206,7 @@ def _join(
     given: BatchInput,
     late_us: int,
     moves: WorkerMoves,
+    ledger: Ledger,
     durable: DurableState,
     outcome: BatchOutcome,
     result_schema: pa.Schema,
@@ -211,11 +215,11 @@ def _join(
     spec = engine.spec
     outcome.load = state.load
     outcome.arrived = np.zeros(spec.partitions, np.int64)
-    waiting = None
+    missing = 0
     if moves.roles:
         with outcome.phase("evidence"):
             state.watch()
-            waiting = Waiting(moves, durable, engine)
+            missing = missing_frames(engine, durable, given.batch)
     with outcome.phase("take in"):
         moves.begin(state, late_us - spec.window_us)
     with outcome.phase("decode"):
@@ -240,14 +244,15 @@ def _join(
             outcome.pieces = list(engine.results(state.results, result_schema))
     horizon = given.watermark_us - spec.window_us
     witnessed: dict[str, Evidence] = {}
-    if waiting is not None:
+    if moves.roles:
         with outcome.phase("evidence"):
-            witnessed = evidence_of(moves, state, waiting, horizon, given.batch)
+            witnessed = evidence_of(moves, state, Filed(moves, ledger, engine), horizon, given.batch, missing)
     with outcome.phase("join"):
         state.thaw()
         expired = engine.purge(horizon)
         census = state.census()
         outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows
+        outcome.plan_states = census.states
         outcome.group_state_rows, outcome.group_bytes = census.group_rows, census.group_bytes
         outcome.index_bytes, outcome.payload_bytes = engine.state_bytes()
     with outcome.phase("pack"):

@@ -126,18 +126,28 @@ def parse_record(text: str) -> Record:
         raise CorruptState(f"the state store holds a record that cannot be read ({error}): {text[:200]}") from error
 
 
-class DurableState(Protocol):
-    """One worker's part of the state store. Each call is a round trip: a batch makes a handful."""
-
-    def record(self) -> Record | None: ...
-
-    def put_record(self, record: Record) -> None: ...
+class Frames(Protocol):
+    """Frames of rows in one worker's part of the state store. Each call is a round trip: a batch makes a handful."""
 
     def put_rows(self, key: DurableKey, stream: str, frame: bytes) -> None: ...
 
     def remove_rows(self, key: DurableKey) -> None: ...
 
-    def get_rows(self, key: DurableKey) -> tuple[str, bytes]: ...
+    def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        """Raises CorruptState where there are none."""
+        ...
+
+
+class DurableState(Frames, Protocol):
+    """All of one worker's part of the state store."""
+
+    def record(self) -> Record | None: ...
+
+    def put_record(self, record: Record) -> None: ...
+
+    def has_rows(self, key: DurableKey) -> bool:
+        """Cheaper than to get them, by the way to Python."""
+        ...
 
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         """All frames in the order in which they arrived."""

@@ -74,6 +74,8 @@ class Census:
     """Rows of the streams, by partition group."""
     group_bytes: Int64s
     """Bytes of columns and payload that a partition group's live tuples take up, in every state."""
+    states: dict[str, int]
+    """State of the plan, as "A B" -> its live tuples."""
 
 
 @dataclass
@@ -293,15 +295,17 @@ class Engine:
         limit, partitions = self.limit, self.spec.partitions
         group_rows, group_bytes = np.zeros(partitions, np.int64), np.zeros(partitions, np.float64)
         totals = {True: 0, False: 0}
+        states: dict[str, int] = {}
         for streams, buffer in self.buffers.items():
             counts = np.zeros(partitions, np.int64)
-            totals[buffer.is_leaf] += buffer.count_live(limit, counts)
+            live = states[" ".join(streams)] = buffer.count_live(limit, counts)
+            totals[buffer.is_leaf] += live
             width: Any = buffer.tuple_bytes
             if buffer.is_leaf:
                 group_rows += counts
                 width = width + self.payload[streams[0]].row_bytes_by_group
             group_bytes += counts * width
-        return Census(totals[True], totals[False], group_rows, group_bytes.astype(np.int64))
+        return Census(totals[True], totals[False], group_rows, group_bytes.astype(np.int64), states)
 
     def state_bytes(self) -> tuple[int, int]:
         """Bytes of columns and indexes, and of payload."""

@@ -103,11 +103,10 @@ class PayloadStore:
         """
         gone = [chunk for chunk in self.chunks if chunk.newest_us < horizon and chunk.frozen_us == NEVER]
         if gone:
-            whole = sum(chunk.rows for chunk in self.chunks)
             self.chunks = [chunk for chunk in self.chunks if chunk.newest_us >= horizon or chunk.frozen_us != NEVER]
             for chunk in gone:
                 self._path(chunk.start).unlink(missing_ok=True)
-            self._widths.shrink(1 - sum(chunk.rows for chunk in gone) / whole)
+                self._widths.remove(chunk.batch)
         return [key for chunk in gone for key in chunk.durable]
 
     def freeze(self, newest_frozen: Callable[[pa.RecordBatch], int] | None) -> None:
@@ -150,6 +149,11 @@ class PayloadStore:
         """Where each row stands in `among`, which has them all in the order of their numbers."""
         base = np.uint32(self.chunks[0].start & 0xFFFFFFFF)
         return np.searchsorted(among - base, rows - base).astype(np.uint32)
+
+    @property
+    def durable_keys(self) -> set[DurableKey]:
+        """Of all rows that are here."""
+        return {key for chunk in self.chunks for key in chunk.durable}
 
     def oldest_batch(self) -> int | None:
         """The oldest batch that rows of the durable state are filed under."""

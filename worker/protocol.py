@@ -26,7 +26,7 @@ from trimtab.moves import BATCHES_AFTER_CLOSE, Kind, Move, RoleState, Side
 from trimtab.reports import MoveReport
 from worker.buffers import Int64s, flags_of
 from worker.continuity import check_continuity, owned_groups
-from worker.durable import DurableState, Keys, Record, Role
+from worker.durable import Frames, Keys, Record, Role
 from worker.engine import GroupLoad
 from worker.movable import FiledRows, MovableState
 from worker.package import BYTES_MAX, Package, digest_text, pack
@@ -57,7 +57,7 @@ class WorkerMoves:
         epoch_before: int,
         spec: JoinSpec,
         record: Record | None,
-        durable: DurableState,
+        durable: Frames,
         transfers: TransferStore,
     ) -> None:
         if record is not None:
@@ -72,6 +72,10 @@ class WorkerMoves:
         self.taken_bytes: dict[str, int] = {}
         self.aside_now: dict[str, list[DurableKey]] = {}
         """By move: keys of the rows that this batch put aside."""
+        self.taken_now: dict[str, list[DurableKey]] = {}
+        """By move: keys under which this batch filed a package's rows."""
+        self.refiled_now: dict[str, list[DurableKey]] = {}
+        """By move: keys under which this batch filed rows that had waited."""
         self._epoch_before = epoch_before
         self._spec = spec
         self._durable = durable
@@ -89,11 +93,10 @@ class WorkerMoves:
         self._horizon_us = 0
 
     def _is_over(self, role: Role) -> bool:
-        """Whether nobody asks for a closed role any more: some batches have gone by, or its groups move again."""
+        """Whether nobody asks for a closed role any more: some batches have gone by, or its name is used again."""
         if role.state != RoleState.CLOSED:
             return False
-        again = any(move.id == role.move or set(move.groups) & set(role.groups) for move in self.moves.values())
-        return again or self.batch > role.closed_batch + BATCHES_AFTER_CLOSE
+        return role.move in self.moves or self.batch > role.closed_batch + BATCHES_AFTER_CLOSE
 
     def _new_role(self, move: Move) -> Role:
         side = Side.SENDER if move.sender == self.worker else Side.RECEIVER
@@ -216,6 +219,7 @@ class WorkerMoves:
         package = self._package
         assert package is not None
         rows = [self._file(stream, frame) for stream, frame in package.leaves]
+        self.taken_now[role.move] = [each.key for each in rows]
         self._state.take_in(role.groups, rows, package.combined, package.horizon_us)
         role.rows, role.bytes, role.digest, role.problem = package.rows, package.bytes, package.digest, ""
         self.taken_bytes[role.move] = package.bytes
@@ -232,7 +236,9 @@ class WorkerMoves:
         """Rows that waited, in order of arrival. They are filed anew, as joined rows of this batch."""
         for batch, number in sorted(role.aside):
             stream, frame = self._durable.get_rows((batch, number))
-            yield self._file(stream, pa.py_buffer(frame))
+            filed = self._file(stream, pa.py_buffer(frame))
+            self.refiled_now.setdefault(role.move, []).append(filed.key)
+            yield filed
         self._drop_aside(role)
 
     def _drop_aside(self, role: Role) -> None:
@@ -359,7 +365,7 @@ _EXECUTE: Final[Mapping[Action, Callable[[WorkerMoves, Role], Fact | None]]] = {
 
 def frozen_groups(roles: Iterable[Role]) -> dict[int, int]:
     """Frozen groups and their horizons."""
-    frozen = [role for role in roles if is_frozen(role.kind, role.side, role.state)]
+    frozen = [role for role in roles if is_frozen(role.state)]
     return {group: role.horizon_us for role in frozen for group in role.groups}
 
 

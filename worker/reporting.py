@@ -25,7 +25,10 @@ class Attempt:
     cpu_ns: int
 
 
-def worker_report(attempt: Attempt, batch: BatchInput, outcome: BatchOutcome, counts: SplitCounts) -> WorkerReport:
+def worker_report(
+    attempt: Attempt, batch: BatchInput, outcome: BatchOutcome, counts: SplitCounts, emitted: int
+) -> WorkerReport:
+    """`emitted`: rows that were handed to Spark, counted there."""
     load = outcome.load
     assert load is not None and outcome.group_state_rows is not None and outcome.group_bytes is not None
     share = load.rows + load.probes + load.results
@@ -45,7 +48,7 @@ def worker_report(attempt: Attempt, batch: BatchInput, outcome: BatchOutcome, co
         late_rows=outcome.late,
         bad_rows=counts.bad_rows,
         results=outcome.results,
-        emitted=sum(piece.num_rows for piece in outcome.pieces),
+        emitted=emitted,
         state_rows=outcome.state_rows,
         combined_rows=outcome.combined_rows,
         state_bytes=outcome.index_bytes + outcome.payload_bytes,
@@ -54,6 +57,7 @@ def worker_report(attempt: Attempt, batch: BatchInput, outcome: BatchOutcome, co
         cpu_ns=attempt.cpu_ns,
         resident="hit" if outcome.hit else "rebuild",
         plan=outcome.plan,
+        plan_states=outcome.plan_states,
         run=attempt.run,
         phase_ns=outcome.phase_ns,
         groups=groups.tolist(),

@@ -271,9 +271,7 @@ def transition(move: str, kind: Kind, side: Side, state: RoleState, fact: Fact) 
 
 
 def fact_of(move: Move, epoch_before: int) -> Fact:
-    """What the beginning of a batch says about a move that its epoch has."""
-    if move.kind == Kind.DUPLICATE:
-        return Fact.OPENED
+    """What the beginning of a batch says about a move that its epoch has. A duplicate goes THERE, never switched."""
     facts = {Way.RECALLED: Fact.RECALLED, Way.JOINED: Fact.BACK_JOINED, Way.HELD: Fact.BACK_HELD}
     return facts.get(move.way) or (Fact.SWITCHED if is_switched(move, epoch_before) else Fact.OPENED)
 
@@ -299,9 +297,9 @@ def arrival(kind: Kind, side: Side, state: RoleState) -> Arrival:
     return Arrival.JOIN if state == RoleState.CLOSED else _ARRIVALS[kind, side][state]
 
 
-def is_frozen(kind: Kind, side: Side, state: RoleState) -> bool:
-    """Whether nothing of the groups may expire."""
-    return kind == Kind.TRANSFER and side == Side.SENDER and state in (RoleState.EXPORTED, RoleState.EXPORT_FAILED)
+def is_frozen(state: RoleState) -> bool:
+    """Whether nothing of the groups may expire: only a transfer's sender comes to these states."""
+    return state in (RoleState.EXPORTED, RoleState.EXPORT_FAILED)
 
 
 def check(rows: Sequence[Row] = ROWS) -> Iterator[str]:
@@ -321,7 +319,7 @@ def check(rows: Sequence[Row] = ROWS) -> Iterator[str]:
                 yield f"{where}: nobody answers {fact} in {row.next}"
         if row.next == RoleState.CLOSED and row.fact not in CLOSING:
             yield f"{where}: closes a move that is open"
-        if row.next != RoleState.CLOSED and not _leads_on(rows, row):
+        if not _leads_on(rows, row):
             yield f"{where}: no way from {row.next} to the end"
         if row.next != RoleState.CLOSED and row.next not in _ARRIVALS[row.kind, row.side]:
             yield f"{where}: {row.next} does not say what happens to rows that arrive"

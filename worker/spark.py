@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
+from worker import witness
 from worker.arriving import SCHEMA, SplitCounts, read_rows
 from worker.batch import BatchInput, run_batch
 from worker.durable import Record, parse_record
@@ -37,7 +38,7 @@ from worker.payload import DurableKey
 from worker.reporting import Attempt, worker_report
 from worker.resident import Residence, local_directory
 from worker.spec import JoinSpec
-from worker.transfers import ATTEMPTS_THAT_INSIST, TransferStore
+from worker.transfers import TransferStore, insists
 
 log = logging.getLogger("trimtab.worker")
 
@@ -70,6 +71,8 @@ class WorkerTask:
     version: str
     frames_out: bool
     """Results leave in frames, for the union to unpack, or as rows, where all their types allow it."""
+    attempts: int
+    """How often Spark tries a task before it gives the query up."""
     rebuild: bool = False
 
 
@@ -78,6 +81,7 @@ class JoinWorker(StatefulProcessor):
 
     def __init__(self, task: WorkerTask) -> None:
         self.task = task
+        self._emitted = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         # One state for rows and record: every state variable costs each task some 10 ms before it begins.
@@ -108,19 +112,32 @@ class JoinWorker(StatefulProcessor):
         )
         schema = pa.ipc.read_schema(pa.py_buffer(task.result_schema))
         residence = Residence(local_directory(), query_id, worker)
-        insists = context.attemptNumber() < ATTEMPTS_THAT_INSIST
-        transfers = TransferStore(task.checkpoint, task.transfer_key, insists=insists)
+        transfers = TransferStore(
+            task.checkpoint, task.transfer_key, insists=insists(context.attemptNumber(), task.attempts)
+        )
         outcome = run_batch(task.spec, given, self._durable, residence, transfers, schema)
-        for piece in outcome.pieces:
-            yield self._output(piece)
+        yield from self._hand_over(outcome.pieces)
         cpu_ns = time.process_time_ns() - cpu_start
         if task.redis_url is not None:
             # Redis is told, if it is there. A report that cannot be sent is lost; the batch is not.
-            reporter(task.redis_url).send(worker_report(self._attempt(context, cpu_ns), given, outcome, counts))
+            attempt = self._attempt(context, cpu_ns)
+            reporter(task.redis_url).send(worker_report(attempt, given, outcome, counts, self._emitted))
+        witness.prepare()
         settle()
 
     def close(self) -> None:
         pass
+
+    def _hand_over(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pd.DataFrame]:
+        """Results as Spark takes them. Rows are counted in what leaves here, not in what was to leave."""
+        self._emitted = 0
+        for piece in pieces:
+            output = self._output(piece)
+            if self.task.frames_out:
+                self._emitted += sum(frames.decode(frame).num_rows for frame in output["frame"])
+            else:
+                self._emitted += len(output)
+            yield output
 
     def _output(self, piece: pa.RecordBatch) -> pd.DataFrame:
         if self.task.frames_out:
@@ -165,10 +182,14 @@ class _SparkState:
             raise CorruptState(f"the state store lists rows {key[0]}/{key[1]} but has none")
         return value[0], bytes(value[1])
 
+    def has_rows(self, key: DurableKey) -> bool:
+        return bool(self._rows.containsKey(key))
+
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         # Keys first, then each value by itself: the pair iterator sends all values in one message, however large.
-        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()} - {_RECORD_KEY}  # noqa: SIM118
-        for key in sorted(keys):
+        # Even the keys are for a rebuild only: Spark reads all values to list them.
+        keys = {(int(key[0]), int(key[1])) for key in self._rows.keys()}  # noqa: SIM118
+        for key in sorted(keys - {_RECORD_KEY}):
             yield key, *self.get_rows(key)
 
 

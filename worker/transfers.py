@@ -30,14 +30,22 @@ _PROBES: Final = "probe"
 """A folder beside those of the moves, whose names have a wave and so are never this one."""
 
 
-ATTEMPTS_THAT_INSIST: Final = 2
-"""So many attempts at a task fail where the store cannot be read; the next one goes on without it."""
+INSISTS_MAX: Final = 2
+"""Attempts at one task that the store may fail. Others are left for troubles of another kind."""
+
+
+def insists(attempt: int, attempts: int) -> bool:
+    """Whether an attempt at a task, counted from 0, may fail because of the store: never the last that Spark makes.
+
+    Attempts that Spark does not hold against the task are counted, too, so there may be more of them, never fewer.
+    """
+    return attempt < min(INSISTS_MAX, attempts - 1)
 
 
 class TransferStore:
     """`insists`: a store that cannot be read is an error, which Spark answers with another attempt: the trouble may
-    pass, and the package is there. A store that is gone for good must not stop the query, so a later attempt takes what
-    it cannot read for missing: rows wait, and the manager recalls the move, which needs no store."""
+    pass, and the package is there. A store that is gone for good must not stop the query, so the last attempt takes
+    what it cannot read for missing: rows wait, and the manager recalls the move, which needs no store."""
 
     def __init__(self, checkpoint: str, key: bytes, *, insists: bool = True) -> None:
         where = Checkpoint(checkpoint)

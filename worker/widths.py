@@ -1,11 +1,14 @@
 """How many bytes a row of each partition group has, on average: one group's rows may be far wider than another's.
 
-Rows and bytes are summed up per group as rows arrive and shrink with what leaves, so the averages follow the window.
-They live in a small file beside the payload, as the join states do. Nothing is decided by them but what is reported.
+Rows and bytes are summed up per group as rows arrive, and subtracted when they leave, so the averages are those of the
+rows that are there. Payload leaves by the chunk: rows that have expired count until their whole chunk has. A row counts
+the same whatever chunk it lies in, since chunks are merged meanwhile and what leaves must be what came. The sums live
+in a small file beside the payload, as the join states do. Nothing is decided by them but what is reported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +29,21 @@ class Widths:
         self._sums: Any = np.lib.format.open_memmap(path, "w+" if new else "r+", np.float64, shape)
 
     def add(self, batch: pa.RecordBatch) -> None:
+        self._sums += self._sums_of(batch)
+
+    def remove(self, batch: pa.RecordBatch) -> None:
+        """The same rows leave, or rows that were added in several batches."""
+        self._sums -= self._sums_of(batch)
+
+    def _sums_of(self, batch: pa.RecordBatch) -> Floats:
         group = batch.column(GROUP).to_numpy(zero_copy_only=False)
         partitions = self._sums.shape[1]
         rows = np.bincount(group, minlength=partitions)
         fixed, lengths = row_bytes(batch)
-        self._sums[0] += rows
-        self._sums[1] += rows * fixed
+        sizes = rows * fixed
         if lengths is not None:
-            self._sums[1] += np.bincount(group, weights=lengths, minlength=partitions)
-
-    def shrink(self, share: float) -> None:
-        """So much of what was counted is left."""
-        self._sums *= share
+            sizes += np.bincount(group, weights=lengths, minlength=partitions)
+        return np.stack([rows, sizes])
 
     def averages(self) -> Floats:
         """Bytes of a row of each group; 0 where none was seen."""
@@ -52,31 +58,58 @@ class Widths:
 def row_bytes(batch: pa.RecordBatch) -> tuple[float, Floats | None]:
     """Bytes that each row has in columns of fixed width, and those that depend on the row, if any.
 
-    Text and binary columns are measured by their offsets. Nested ones are taken to be alike in all rows.
+    Bitmaps of nulls are left out. All numbers are multiples of 1/8, so that sums of them are exact in any order.
     """
+    return _together(batch.columns)
+
+
+def _together(columns: Sequence[pa.Array]) -> tuple[float, Floats | None]:
     fixed = 0.0
     lengths: Floats | None = None
-    for column in batch.columns:
-        offsets = _offsets(column)
-        if offsets is not None:
-            each = np.diff(offsets).astype(np.float64)
-            lengths = each if lengths is None else lengths + each
-            fixed += offsets.itemsize
-        elif pa.types.is_nested(column.type):
-            fixed += column.nbytes / max(1, len(column))
-        else:
-            fixed += column.type.bit_width / 8
+    for column in columns:
+        same, own = _bytes_of(column)
+        fixed += same
+        if own is not None:
+            lengths = own if lengths is None else lengths + own
     return fixed, lengths
 
 
-def _offsets(column: pa.Array) -> npt.NDArray[Any] | None:
+def _bytes_of(column: pa.Array) -> tuple[float, Floats | None]:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        width: Any = np.int32
-    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        width = np.int64
-    else:
-        return None
+    if pa.types.is_struct(kind):
+        return _together(column.flatten())
+    if pa.types.is_fixed_size_list(kind):
+        offsets = np.arange(column.offset, column.offset + len(column) + 1) * kind.list_size
+        return _in_lists(offsets, *_bytes_of(column.values), 0)
+    width = _offset_type(kind)
+    if width is None:
+        return kind.bit_width / 8, None
+    offsets = _offsets(column, width)
+    if not pa.types.is_nested(kind):
+        return offsets.itemsize, np.diff(offsets).astype(np.float64)
+    inner = (
+        column.values if not pa.types.is_map(kind) else pa.StructArray.from_arrays([column.keys, column.items], "kv")
+    )
+    return _in_lists(offsets, *_bytes_of(inner), offsets.itemsize)
+
+
+def _in_lists(offsets: npt.NDArray[Any], fixed: float, lengths: Floats | None, own: int) -> tuple[float, Floats | None]:
+    """Of lists whose elements have so many bytes each, and between these offsets."""
+    sizes: Floats = np.diff(offsets) * np.float64(fixed)
+    if lengths is not None:
+        before = np.concatenate([[0.0], np.cumsum(lengths)])
+        sizes += before[offsets[1:]] - before[offsets[:-1]]
+    return own, sizes
+
+
+def _offset_type(kind: pa.DataType) -> Any:
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_list(kind):
+        return np.int64
+    small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list, pa.types.is_map)
+    return np.int32 if any(is_it(kind) for is_it in small) else None
+
+
+def _offsets(column: pa.Array, width: Any) -> npt.NDArray[Any]:
     buffer = column.buffers()[1]
     if buffer is None or buffer.size == 0:
         return np.zeros(len(column) + 1, width)

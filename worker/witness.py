@@ -3,15 +3,17 @@
 The audit can trust a worker's word about a move only as far as the word does not come from the code that may be wrong.
 So nothing here is taken from a package's header, from a counter, or from what the join returned about itself: rows are
 counted in the columns where they lie (just before the purge, when all of the batch's rows are in them), rows that wait
-are counted in the durable state, and the results of some keys are computed once more, naively, from the leaf rows.
+are counted in the frames that go to the durable state and come from it (`worker.ledger`), and the results of some keys
+are computed once more, naively, from the leaf rows.
 
 It costs one pass over each leaf while the worker has a role in a move, and nothing otherwise.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +30,7 @@ from worker.buffers import Flags, Int64s, Refs, Tuples
 from worker.durable import DurableState, Role
 from worker.engine import Engine
 from worker.joining import JoinState
+from worker.ledger import Ledger, NotedFrame
 from worker.payload import DurableKey
 from worker.protocol import WorkerMoves, arriving_tally
 
@@ -35,10 +38,8 @@ KEYS_OF_RESULTS: Final = 2
 KEYS_OF_ROWS: Final = 2
 COMBINATIONS_MAX: Final = 20_000
 """Of all keys that a batch looks at again: a key with more is left out."""
-WAITING_ROWS_MAX: Final = 1_000_000
-WAITING_FRAMES_MAX: Final = 64
-"""Of rows that wait for longer than it takes to fill these the record's own tally is repeated. What is put aside is
-read back all the same, and rows that are lost while they wait are missing when they are joined."""
+FRAMES_LOOKED_UP: Final = 1
+"""Per batch, of the newest frames and of all others each."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +50,79 @@ class Key:
     group: int
 
 
-class Waiting:
-    """Rows that are kept unjoined, as the durable state has them; each frame is read once at the most."""
+@functools.cache
+def prepare() -> None:
+    """Load the compiled kernels, once per process: else the first batch of a move would, and take longer for it."""
+    nothing = np.empty(0, np.int64)
+    flags, groups, refs = np.zeros(1, np.bool_), np.empty(0, np.int16), np.empty(0, np.uint32)
+    counts, digests = np.zeros((3, 1), np.int64), np.zeros((3, 1), np.uint64)
+    limits, base, first = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.zeros(1, np.uint32)
+    kernels.tally_leaf(
+        nothing, nothing, groups, refs, 0, 0, flags, first, limits, limits, base, nothing, counts, digests
+    )
+    best, code, group = np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.int16)
+    kernels.pick_keys(nothing, groups, flags, np.uint64(0), best, code, group)
 
-    def __init__(self, moves: WorkerMoves, durable: DurableState, engine: Engine) -> None:
-        self._durable = durable
-        self._spec = engine.spec
-        self._tallies: dict[DurableKey, Tally] = {}
-        self.before = {role.move: self._all(role) for role in moves.before}
 
-    def _all(self, role: Role) -> Tally:
-        if role.aside_rows.rows > WAITING_ROWS_MAX or len(role.aside) > WAITING_FRAMES_MAX:
-            return role.aside_rows
-        return self.of(sorted(_keys(role)))
+def missing_frames(engine: Engine, durable: DurableState, batch: int) -> int:
+    """Of the frames that the rows in the payload are filed under, those that the durable state does not have.
 
-    def of(self, keys: Sequence[DurableKey]) -> Tally:
-        return sum((self._tally(key) for key in keys), NOTHING)
+    The newest are looked up, and some of the others in turn: Spark reads a frame's bytes to say whether it is there.
+    """
+    named: set[DurableKey] = set().union(*(store.durable_keys for store in engine.payload.values()))
+    keys = sorted(named, reverse=True)
+    newest, others = keys[:FRAMES_LOOKED_UP], keys[FRAMES_LOOKED_UP:]
+    at = batch * FRAMES_LOOKED_UP % max(len(others), 1)
+    turn = (others + others)[at : at + min(FRAMES_LOOKED_UP, len(others))]
+    return sum(not durable.has_rows(key) for key in (*newest, *turn))
 
-    def after(self, role: Role, before: Role) -> Tally:
-        """What waits when the batch ends."""
+
+class Filed:
+    """Rows that wait unjoined, and rows that came from elsewhere, counted in the frames that moves wrote and read."""
+
+    def __init__(self, moves: WorkerMoves, ledger: Ledger, engine: Engine) -> None:
+        self._moves = moves
+        self._ledger = ledger
+        self._engine = engine
+
+    def put_aside(self, move: str) -> Tally:
+        return self._arrived(self._moves.aside_now.get(move, ()), self._ledger.written)
+
+    def waiting_before(self, before: Role) -> Tally:
+        """In the batch that takes them up, what it read of them; until then the record's own tally. So rows that are
+        lost while they wait are missing when they are joined."""
+        if before.move in self._moves.refiled_now:
+            return self._arrived(_keys(before), self._ledger.read)
+        return before.aside_rows
+
+    def waiting_after(self, role: Role, before: Role) -> Tally:
         known, now = _keys(before), _keys(role)
-        if known <= now:
-            return self.before[role.move] + self.of(sorted(now - known))
-        return self.of(sorted(now))
+        kept = before.aside_rows if known <= now else self._arrived(known & now, self._ledger.read)
+        return kept + self._arrived(now - known, self._ledger.written)
 
-    def _tally(self, key: DurableKey) -> Tally:
-        if key not in self._tallies:
-            stream, frame = self._durable.get_rows(key)
-            self._tallies[key] = arriving_tally(self._spec, stream, frames.decode(frame))
-        return self._tallies[key]
+    def refiled(self, move: str) -> Tally:
+        """Rows that had waited, as they are filed now."""
+        return self._arrived(self._moves.refiled_now.get(move, ()), self._ledger.written)
+
+    def package(self, move: str) -> Tally:
+        """Rows of a package, as they are filed now."""
+        frames_ = self._decoded(self._moves.taken_now.get(move, ()), self._ledger.written)
+        tuples = (self._engine.tuples_of(stream, rows) for stream, rows in frames_)
+        digests = (evidence.stored_digests(each.streams[0], each.group, each.lo, each.code) for each in tuples)
+        return sum(map(evidence.tally_of, digests), NOTHING)
+
+    def _arrived(self, keys: Iterable[DurableKey], noted: Mapping[DurableKey, NotedFrame]) -> Tally:
+        spec = self._engine.spec
+        return sum((arriving_tally(spec, stream, rows) for stream, rows in self._decoded(keys, noted)), NOTHING)
+
+    def _decoded(
+        self, keys: Iterable[DurableKey], noted: Mapping[DurableKey, NotedFrame]
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Frames that were not noted have no rows: the audit will say so."""
+        for key in sorted(keys):
+            if key in noted:
+                stream, frame = noted[key]
+                yield stream, frames.decode(frame)
 
 
 def _keys(role: Role) -> set[DurableKey]:
@@ -85,7 +130,7 @@ def _keys(role: Role) -> set[DurableKey]:
 
 
 def evidence_of(
-    moves: WorkerMoves, state: JoinState, waiting: Waiting, horizon_us: int, batch: int
+    moves: WorkerMoves, state: JoinState, filed: Filed, horizon_us: int, batch: int, frames_missing: int
 ) -> dict[str, Evidence]:
     """By move, for every role of this worker. `horizon_us` is watermark - window when the batch ends."""
     watched = state.engine.flags({group for role in moves.roles for group in role.groups})
@@ -99,19 +144,21 @@ def evidence_of(
             Tally(rows=int(counts[n, groups].sum()), digest=int(digests[n, groups].sum(dtype=np.uint64)))
             for n in range(3)
         )
-        put_aside = waiting.of(moves.aside_now.get(role.move, []))
         mine = [key for key in expected if key.group in set(groups)]
         found[role.move] = Evidence(
             stored_before=stored_before,
             stored_after=stored_after,
             joined=joined,
             joined_by_group={group: int(counts[1, group]) for group in groups if counts[1, group]},
-            put_aside=put_aside,
-            waiting_before=waiting.before[role.move],
-            waiting_after=waiting.after(role, before),
+            put_aside=filed.put_aside(role.move),
+            waiting_before=filed.waiting_before(before),
+            waiting_after=filed.waiting_after(role, before),
+            filed_package=filed.package(role.move),
+            filed_waiting=filed.refiled(role.move),
+            frames_missing=frames_missing,
             sampled_keys=len(mine),
-            sampled_expected=sum(expected[key] for key in mine),
-            sampled_made=sum(_made(state.results, key) for key in mine),
+            sampled_expected=sum((expected[key] for key in mine), NOTHING),
+            sampled_made=sum((_made(state.results, key) for key in mine), NOTHING),
         )
     return found
 
@@ -166,12 +213,12 @@ def sampled_keys(state: JoinState, watched: Flags, batch: int) -> list[Key]:
     return list(chosen)
 
 
-def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, int]:
-    """How many results each key has in this batch by the naive join; keys with too many combinations are left out.
+def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Sequence[Key]) -> dict[Key, Tally]:
+    """The results that each key has in this batch by the naive join; keys with too many combinations are left out.
 
     `leaves` has the keys' rows of each stream that are stored or new.
     """
-    expected: dict[Key, int] = {}
+    expected: dict[Key, Tally] = {}
     room = COMBINATIONS_MAX
     for key in keys:
         rows = [
@@ -183,7 +230,7 @@ def expected_results(state: JoinState, leaves: Mapping[str, Tuples], keys: Seque
             continue
         room -= combinations
         try:
-            expected[key] = _naive_join(state, rows, key.group) if combinations else 0
+            expected[key] = _naive_join(state, rows, key.group) if combinations else NOTHING
         except EvaluationError:
             # The naive join asks conditions about pairs that the plan never brings together.
             continue
@@ -200,7 +247,7 @@ def _at_or_after(rows: Refs, first: Int64s | int) -> Flags:
     return distance < np.uint32(2**31)
 
 
-def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> int:
+def _naive_join(state: JoinState, rows: Sequence[Tuples], group: int) -> Tally:
     """All combinations of one row per stream: those that have a new row, fit the window and meet all conditions."""
     places = [grid.ravel() for grid in np.meshgrid(*(np.arange(len(each)) for each in rows), indexing="ij")]
     times = np.stack([each.lo[place] for each, place in zip(rows, places, strict=True)])
@@ -232,11 +279,11 @@ def _equal_keys(engine: Engine, rows: Sequence[Tuples], places: Sequence[npt.NDA
     return equal
 
 
-def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
+def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> Tally:
     count = next(iter(refs.values())).size
     for condition in engine.conditions:
         if count == 0:
-            return 0
+            return NOTHING
         columns: dict[tuple[str, str], pa.Array] = {}
         for stream, name in condition.spec.columns:
             (columns[stream, name],) = engine.payload[stream].gather(refs[stream], [name])
@@ -244,8 +291,14 @@ def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> int:
         wanted = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         refs = {stream: rows[wanted] for stream, rows in refs.items()}
         count = wanted.size
-    return int(count)
+    return evidence.tally_of(evidence.result_digests(refs))
 
 
-def _made(results: Sequence[Tuples], key: Key) -> int:
-    return sum(int(np.count_nonzero((each.code == key.code) & (each.group == key.group))) for each in results)
+def _made(results: Sequence[Tuples], key: Key) -> Tally:
+    made = NOTHING
+    for each in results:
+        places = np.flatnonzero((each.code == key.code) & (each.group == key.group))
+        if places.size:
+            refs = {stream: refs[places] for stream, refs in zip(each.streams, each.refs, strict=True)}
+            made += evidence.tally_of(evidence.result_digests(refs))
+    return made

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
 from api.backend import By, QueryName, Use
 from api.events import check_event_id, only_json
 from api.routes.documents import answers
+from api.streaming import StreamAnswer
 
 router = APIRouter(prefix="/v1/queries", tags=["events"])
 _EVENT = {
@@ -36,21 +37,13 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    await use.check_known(query)
     after = None if last_event_id is None else check_event_id(last_event_id)
+    async with use.streams.reading():
+        await use.check_known(query)
     if only_json(request.headers.get("accept")):
         if after is None:
             newest = await use.store.newest_events(query, limit)
         else:
             newest = await use.store.events(query, after, limit)
         return JSONResponse({"query": query, "events": [asdict(event) for event in newest]})
-    keys = use.keys
-
-    async def allowed() -> bool:
-        return await keys.find(by.id) is not None
-
-    return StreamingResponse(
-        use.streams.follow(query, after or "$", allowed),
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no"},
-    )
+    return StreamAnswer(await use.streams.follow_events(query, by.id, after))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter, Response
 
 from api.backend import Backend, By, Id, Operation, QueryName, Use
-from api.proposing import fresh_proposal, named_proposal, reasons_stale
+from api.proposing import fresh_proposal, named_proposal, reasons_stale, worker_shares
 from api.routes.documents import MUTATION, answers
 from api.schemas import ProposalBody
 from balancing.proposal import Proposal
 from manager.store import Json
 
 router = APIRouter(prefix="/v1/queries/{query}/proposals", tags=["proposals"])
+
+LISTED_MAX: Final = 50
+"""A policy may list thousands of groups, and a key may make twenty proposals a second."""
 
 _PROPOSAL: Json = {
     "id": "p-5f0c2a9d11e8",
@@ -36,6 +41,7 @@ _PROPOSAL: Json = {
         "waves": 1,
     },
     "findings": [],
+    "workers": [{"worker": 0, "before": 0.61, "after": 0.27}],
     "stale": [],
 }
 
@@ -52,19 +58,20 @@ async def create(
     name = f"p-{operation}"
     proposal = await use.store.proposal(query, name)  # it is there if the answer to the first request got lost
     if proposal is None:
-        proposal = await fresh_proposal(use, query, body, name, by)
+        async with use.asking.turn():
+            proposal = await fresh_proposal(use, query, body, name, by)
     response.headers["Location"] = f"/v1/queries/{query}/proposals/{name}"
     return await _view(use, proposal)
 
 
 @router.get(
     "",
-    summary="Proposals of the last hour, newest first",
+    summary=f"Proposals of the last hour, newest first: {LISTED_MAX} at most",
     responses=answers({"query": "orders", "proposals": [_PROPOSAL]}, 404),
 )
 async def list_proposals(query: QueryName, use: Use) -> Json:
     await use.check_known(query)
-    return {"query": query, "proposals": [each.to_json() for each in await use.store.proposals(query)]}
+    return {"query": query, "proposals": [each.to_json() for each in await use.store.proposals(query, LISTED_MAX)]}
 
 
 @router.get("/{proposal}", summary="One proposal, and whether it is stale", responses=answers(_PROPOSAL, 404))
@@ -73,4 +80,4 @@ async def one(query: QueryName, proposal: Id, use: Use) -> Json:
 
 
 async def _view(use: Backend, proposal: Proposal) -> Json:
-    return proposal.to_json() | {"stale": await reasons_stale(use, proposal)}
+    return proposal.to_json() | {"workers": worker_shares(proposal), "stale": await reasons_stale(use, proposal)}

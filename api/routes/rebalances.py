@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Response
 
 from api.access import Caller
 from api.backend import Backend, By, Id, Operation, QueryName, Use, not_found
+from api.heat import MINUTES_MAX, heat_map
 from api.problems import Problem
 from api.progress import migration_view, rebalance_view
 from api.proposing import carry_out, fresh_proposal, named_proposal
@@ -35,8 +36,16 @@ _MIGRATION: Json = {
     "eta_s": 3.1,
     "can_be_cancelled": True,
     "story": [{"at_ms": 1_767_225_600_000, "wave": 0, "step": 1, "message": "ComputePartitionsToMove"}],
-    "audit": {"lost": 0, "doubled": 0, "checked_rows": 120_331, "unchecked_batches": 0, "clean": True},
+    "audit": {
+        "lost": 0,
+        "doubled": 0,
+        "checked_rows": 120_331,
+        "unchecked_batches": 0,
+        "finished": True,
+        "clean": True,
+    },
 }
+_OUTCOME: Json = {"ratio_before": 1.52, "ratio_after": 1.04, "pause_ms": 25.0, "bytes": 3_145_728, "seconds": 6.3}
 _REBALANCE: Json = {
     "id": "r-5f0c2a9d11e8",
     "query": "orders",
@@ -47,6 +56,8 @@ _REBALANCE: Json = {
     "progress": 0.55,
     "eta_s": 3.1,
     "migrations": [_MIGRATION],
+    "forecast": _OUTCOME,
+    "measured": None,
 }
 
 
@@ -130,7 +141,8 @@ async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Quer
     await use.check_known(query)
     records = sorted((await use.store.rebalances(query)).values(), key=lambda each: (-each.created_ms, each.id))
     shown = await _migrations(use, query)
-    return {"query": query, "rebalances": [_view(record, shown) for record in records[:limit]]}
+    outcomes = await use.store.outcomes(query, [record.id for record in records[:limit]])
+    return {"query": query, "rebalances": [_view(record, shown, outcomes) for record in records[:limit]]}
 
 
 @router.get(
@@ -140,7 +152,8 @@ async def list_rebalances(query: QueryName, use: Use, limit: Annotated[int, Quer
 )
 async def one_rebalance(query: QueryName, rebalance: Id, use: Use) -> Json:
     record = await _known(use, query, rebalance)
-    return _view(record, await _migrations(use, query, record.migrations))
+    outcomes = await use.store.outcomes(query, [record.id])
+    return _view(record, await _migrations(use, query, record.migrations), outcomes)
 
 
 @router.post(
@@ -204,21 +217,36 @@ async def cancel_migration(
 
 @router.get(
     "/history",
-    summary="Rebalances and migrations that have ended, newest first",
-    responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404),
+    summary="Rebalances and migrations that have ended, newest first; with `minutes`, loads and owners over that time",
+    responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404, 422),
 )
-async def history(query: QueryName, use: Use, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Json:
+async def history(
+    query: QueryName,
+    use: Use,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    minutes: Annotated[int | None, Query(ge=1, le=MINUTES_MAX, description="The heat map of so many minutes.")] = None,
+) -> Any:
     await use.check_known(query)
+    if minutes is not None:
+        return Response(await heat_map(use, query, minutes), media_type="application/json")
     shown = await _migrations(use, query)
     records = await use.store.rebalances(query)
+    members = await use.store.history(query, limit)
+    outcomes = await use.store.outcomes(query, [name for member, _ in members if (name := _rebalance_in(member))])
     entries: list[Json] = []
-    for member, ended_ms in await use.store.history(query, limit):
+    for member, ended_ms in members:
         kind, _, name = member.partition(":")
         if kind == "migration" and name in shown:
             entries.append({"kind": kind, **shown[name], "ended_ms": ended_ms})
         elif kind == "rebalance" and name in records:
-            entries.append({"kind": kind, **_view(records[name], shown), "ended_ms": ended_ms})
+            entries.append({"kind": kind, **_view(records[name], shown, outcomes), "ended_ms": ended_ms})
     return {"query": query, "history": entries}
+
+
+def _rebalance_in(member: str) -> str:
+    """The rebalance that an entry of the history names, if it is one."""
+    kind, _, name = member.partition(":")
+    return name if kind == "rebalance" else ""
 
 
 def _explicit(query: str, body: RebalanceBody, operation: str, by: Caller) -> RebalanceRequest:
@@ -289,8 +317,9 @@ async def _known_migration(use: Backend, query: str, migration: str) -> Json:
     return shown
 
 
-def _view(record: Rebalance, migrations: dict[str, Json]) -> Json:
-    return rebalance_view(record, [migrations[name] for name in record.migrations if name in migrations])
+def _view(record: Rebalance, migrations: dict[str, Json], outcomes: dict[str, Json] | None = None) -> Json:
+    parts = [migrations[name] for name in record.migrations if name in migrations]
+    return rebalance_view(record, parts, (outcomes or {}).get(record.id))
 
 
 def _too_late(field: str, value: str, state: str) -> Problem:

@@ -35,7 +35,6 @@ from balancing.protocols.migration import (
     StoryLine,
     Tell,
     Wave,
-    overlapping,
     parse_migration,
     taken_groups,
 )
@@ -83,7 +82,6 @@ __all__ = [
     "WaveAllowed",
     "adopt",
     "observe",
-    "overlapping",
     "parse_migration",
     "reconcile",
     "taken_groups",

@@ -10,11 +10,11 @@ Steps 1 and 2 run once, step 3 and those after it once per wave; PTLB has a sing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from balancing.audit import MigrationAudit, parse_audit
+from balancing.audit import AuditVerdict, MigrationAudit, parse_audit
 from balancing.protocols.events import (
     CancelRequested,
     Event,
@@ -31,7 +31,7 @@ from balancing.protocols.events import (
 from balancing.protocols.mslb import MSLB
 from balancing.protocols.ptlb import PTLB
 from balancing.protocols.table import BACK, FINAL, Row, State, Table
-from balancing.words import Order, ShareMeasure, Strategy
+from balancing.words import PROTOCOLS, Order, ShareMeasure, Strategy
 from trimtab.errors import TrimtabError
 from trimtab.moves import Kind, Way, move_id
 from trimtab.records import Json, in_format, known_fields
@@ -155,8 +155,14 @@ class Migration:
 
     @property
     def state(self) -> State:
-        """Of the newest wave, or of the migration while it has none."""
-        return self.waves[-1].state if self.waves else self.first_state
+        """Of the wave under way, else of the newest one, or of the migration while it has none."""
+        return self.waves[self._current_wave - 1].state if self.waves else self.first_state
+
+    @property
+    def _current_wave(self) -> int:
+        """The newest that is under way. A later one may have been given up meanwhile (reconcile.py)."""
+        under_way = [number for number, wave in enumerate(self.waves, 1) if not wave.final]
+        return under_way[-1] if under_way else len(self.waves)
 
     @property
     def step(self) -> int:
@@ -167,10 +173,15 @@ class Migration:
     def done(self) -> bool:
         return bool(self.outcome)
 
+    def verdict(self) -> AuditVerdict:
+        """What its audit says. While it is under way another move may open, whatever has been checked so far."""
+        verdict = self.audit.verdict()
+        return replace(verdict, finished=verdict.finished and self.done)
+
     @property
     def wants_wave(self) -> bool:
         """Whether WaveAllowed would be welcome: some groups remain and no earlier wave is under way."""
-        return not self.done and bool(self.remaining) and self.table.find(self.state, WaveAllowed) is not None
+        return bool(self.remaining) and self.table.find(self.state, WaveAllowed) is not None
 
     @property
     def busy_groups(self) -> frozenset[int]:
@@ -283,14 +294,14 @@ class Migration:
             return [Tell("refused", text, self.id)]
         if state in self.table.refusing:
             changed = replace(self, remaining=(), problem=self.problem or cause)
-            return changed._ended()._stepped(event, Row(state, CancelRequested, state, 0, "Cancel"), len(self.waves))
+            return changed._ended()._stepped(event, Row(state, CancelRequested, state, 0, "Cancel"), self._current_wave)
         row = self.table.find(state, CancelRequested)
         if row is None:
             return [] if self.table.ignores(state, CancelRequested) else self._impossible(event)
         changed = replace(self, remaining=(), problem=self.problem or cause)
         if not self.waves:
             return changed._as_a_whole(event, row)
-        return changed._in_wave(replace(event, wave=len(self.waves)), row)
+        return changed._in_wave(replace(event, wave=self._current_wave), row)
 
     def with_wave(self, number: int, wave: Wave, *, problem: str = "") -> Migration:
         """With another wave `number`. One that goes back takes those not yet begun with it."""
@@ -399,7 +410,7 @@ def _parse_wave(body: Mapping[str, Any]) -> Wave:
 
 def strategy_of(kind: Kind) -> Strategy:
     """The protocol that opens moves of a kind."""
-    return "ptlb" if PTLB.kind == kind else "mslb"
+    return next(each for each in PROTOCOLS if TABLES[each].kind == kind)
 
 
 def taken_groups(migrations: Iterable[Migration], but: str = "") -> frozenset[int]:
@@ -409,12 +420,6 @@ def taken_groups(migrations: Iterable[Migration], but: str = "") -> frozenset[in
         if migration.id != but:
             groups |= migration.busy_groups
     return frozenset(groups)
-
-
-def overlapping(groups: Collection[int], migrations: Iterable[Migration]) -> dict[str, tuple[int, ...]]:
-    """Which migrations under way have which of these groups."""
-    found = {each.id: tuple(sorted(each.busy_groups & set(groups))) for each in migrations}
-    return {name: shared for name, shared in found.items() if shared}
 
 
 def _because(problem: str) -> str:

@@ -47,7 +47,7 @@ def observe(migration: Migration, committed: CommittedBatch, taken: Set[int] = f
         "now_ms": committed.at_ms,
         "cause": f"batch {committed.batch}",
     }
-    if migration.first_state == State.CHOOSING and not migration.waves:
+    if migration.first_state == State.CHOOSING:
         return _answer(migration, committed, taken, about)
     events: list[Event] = []
     for number, wave in enumerate(migration.waves, 1):
@@ -98,7 +98,7 @@ def _closed(migration: Migration, wave: Wave, committed: CommittedBatch, at: dic
     """The move is not in the epoch any more: the end of the wave, if the epoch is younger than all it has seen."""
     wants = migration.awaited_owner(wave)
     owners = committed.bound.owners
-    if wants is None or committed.bound.number <= wave.seen or any(owners[group] != wants for group in wave.groups):
+    if committed.bound.number <= wave.seen or any(owners[group] != wants for group in wave.groups):
         return []
     return [Applied(**at)]
 

@@ -25,7 +25,7 @@ from balancing.protocols.migration import (
 )
 from balancing.protocols.table import BACK, State
 from trimtab.epochs import Epoch
-from trimtab.moves import Kind, Move, Way, parse_move_id
+from trimtab.moves import Kind, Move, Way
 
 
 def reconcile(migrations: Iterable[Migration], bound: Epoch, now_ms: int) -> list[Instruction]:
@@ -36,7 +36,12 @@ def reconcile(migrations: Iterable[Migration], bound: Epoch, now_ms: int) -> lis
         if migration.done:
             continue
         if migration.incarnation != bound.incarnation:
-            ended = replace(migration, outcome=ROLLED_BACK, remaining=(), problem="the query was started anew")
+            ended = replace(
+                migration,
+                outcome=ROLLED_BACK,
+                remaining=(),
+                problem="the query was started again with another checkpoint",
+            )
             instructions += ended.noted("Reconciled", now_ms, ended.problem)
             continue
         found, notes = _unknown_waves(migration, bound, open_moves)
@@ -62,13 +67,14 @@ def _wave(
     if move is not None:
         return _as_the_move_goes(wave, move, bound, number)
     others = _moved_by_others(migration, wave.groups, bound)
-    if others and not wave.was_open:
+    arrived = bound.number > wave.seen and owners == {migration.receiver}
+    if others and not wave.was_open and not arrived:
         # Let in while the journal did not know of them. It cannot be opened, and would keep all epochs from being made.
-        return replace(wave, state=State.ROLLED_BACK, seen=bound.number), f"wave {number} waits in vain: {others}"
+        return replace(wave, state=State.ROLLED_BACK, seen=bound.number), f"wave {number} cannot be opened: {others}"
     # Closed as it was to be closed: `observe` says so.
     if bound.number <= wave.seen or owners == {migration.awaited_owner(wave)}:
         return wave, ""
-    if owners == {migration.receiver}:
+    if arrived:
         return replace(wave, state=State.COMMITTED, seen=bound.number), f"wave {number} is the receiver's already"
     if owners == {migration.sender} and not wave.was_open:
         return wave, ""
@@ -101,11 +107,10 @@ def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, 
     """With waves that the journal forgot: open ones, groups that others move, groups that left the sender already."""
     notes = []
     for move in open_moves.values():
-        name, number = parse_move_id(move.id) or ("", 0)
-        if name != migration.id or number <= len(migration.waves):
+        if move.migration != migration.id or move.wave <= len(migration.waves):
             continue
-        migration = _with_open_wave(migration, move, number, bound)
-        notes.append(f"wave {number} is open")
+        migration = _with_open_wave(migration, move, bound)
+        notes.append(f"wave {move.wave} is open")
     newest = max([migration.since, *(wave.seen for wave in migration.waves)])
     others = _moved_by_others(migration, migration.remaining, bound)
     if others and bound.number >= newest:
@@ -128,18 +133,14 @@ def _unknown_waves(migration: Migration, bound: Epoch, open_moves: Mapping[str, 
 
 def _moved_by_others(migration: Migration, groups: Collection[int], bound: Epoch) -> str:
     """Which of these groups are in moves of other migrations, in words; "" where none is."""
-    moves = {group: move.id for group, move in bound.moving.items() if _migration_of(move) != migration.id}
+    moves = {group: move.id for group, move in bound.moving.items() if move.migration != migration.id}
     return ", ".join(f"group {group} is in move {moves[group]}" for group in sorted(moves.keys() & set(groups)))
 
 
-def _migration_of(move: Move) -> str:
-    return (parse_move_id(move.id) or ("", 0))[0]
-
-
-def _with_open_wave(migration: Migration, move: Move, number: int, bound: Epoch) -> Migration:
+def _with_open_wave(migration: Migration, move: Move, bound: Epoch) -> Migration:
     """With one wave more, at work. Waves between it and the last one known must have ended before it began."""
     forgotten = tuple(
-        Wave(groups=(), state=State.COMMITTED, seen=bound.number) for _ in range(len(migration.waves) + 1, number)
+        Wave(groups=(), state=State.COMMITTED, seen=bound.number) for _ in range(len(migration.waves) + 1, move.wave)
     )
     state = _state_on_the_way(move)
     wave = Wave(groups=move.groups, state=state, way=_answer_of(move), seen=bound.number, was_open=True)
@@ -162,17 +163,16 @@ def adopt(bound: Epoch, known: Iterable[Migration], now_ms: int) -> list[Instruc
     by_id = {migration.id: migration for migration in known}
     instructions: list[Instruction] = []
     for move in bound.moves:
-        name, number = parse_move_id(move.id) or ("", 0)
-        if not name:
+        if not move.migration:
             continue
-        migration = by_id.get(name)
+        migration = by_id.get(move.migration)
         if migration is not None and not migration.done:
             continue
-        if migration is not None and _ended_later(migration, number, bound):
+        if migration is not None and _ended_later(migration, move.wave, bound):
             continue
-        adopted = _with_reason(_adopted(migration, move, bound, name, number, now_ms), bound)
+        adopted = _with_reason(_adopted(migration, move, bound, now_ms), bound)
         note = f"the journal was gone or behind; made again from move {move.id} in epoch {bound.number}"
-        by_id[name] = adopted
+        by_id[adopted.id] = adopted
         instructions += adopted.noted("Adopted", now_ms, note)
     return instructions
 
@@ -189,10 +189,10 @@ def _ended_later(migration: Migration, number: int, bound: Epoch) -> bool:
     return number <= len(migration.waves) and migration.waves[number - 1].seen >= bound.number
 
 
-def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, number: int, now_ms: int) -> Migration:
+def _adopted(migration: Migration | None, move: Move, bound: Epoch, now_ms: int) -> Migration:
     if migration is None:
         migration = Migration(
-            id=name,
+            id=move.migration,
             query=bound.query,
             incarnation=bound.incarnation,
             strategy=strategy_of(move.kind),
@@ -204,9 +204,10 @@ def _adopted(migration: Migration | None, move: Move, bound: Epoch, name: str, n
             created_ms=now_ms,
             audit=MigrationAudit(unchecked_batches=1),  # at least: nobody knows what came before
         )
-    # It goes on: what it had ended for, in a journal that is behind or ahead, is not why it ends.
-    problem = migration.problem if move.way != Way.THERE else ""
-    reopened = replace(
-        migration, outcome="", adopted=True, remaining=(), problem=problem, waves=migration.waves[: number - 1]
-    )
-    return _with_open_wave(reopened, move, number, bound)
+    waves = migration.waves[: move.wave - 1]
+    adopted = _with_open_wave(replace(migration, outcome="", adopted=True, remaining=(), waves=waves), move, bound)
+    under_way = {group for wave in adopted.waves for group in wave.groups}
+    if move.way != Way.THERE or not under_way >= set(adopted.chosen):
+        return adopted
+    # All of it is to arrive: what it had ended for, in a journal that is behind or ahead, is not why it ends.
+    return replace(adopted, problem="")

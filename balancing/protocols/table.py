@@ -104,7 +104,7 @@ class Table:
 
     def ignores(self, state: State, event: type[Event]) -> bool:
         if event is CancelRequested:
-            return state in BACK or state == State.ROLLED_BACK
+            return state in BACK
         return event in self.repeated
 
 

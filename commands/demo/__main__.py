@@ -42,6 +42,7 @@ def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> in
             executors=options.executors,
             seed=options.seed,
             balance=options.balance,
+            hold=options.hold,
             directory=directory,
         ),
         stop,
@@ -52,7 +53,7 @@ def _demo(options: argparse.Namespace, directory: Path, stop: StopRequest) -> in
         text = json.dumps(outcome.as_json(), indent=1)
         options.json.write_text(text + "\n", encoding="utf-8")
     if outcome.verdict is None:
-        return INTERRUPTED
+        return 0 if options.hold else INTERRUPTED
     return 0 if outcome.verdict.good else FAILED
 
 
@@ -80,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--duration", type=seconds, default=75.0, metavar="TIME", help="of streaming (75s)")
     parser.add_argument(
         "--rows", type=_positive, default=20_000, metavar="N", help="rows per second of event time, all streams (20000)"
+    )
+    parser.add_argument(
+        "--hold",
+        action="store_true",
+        help="go on until Ctrl-C, at the pace of event time and with a skew that wanders; nothing is checked or kept",
     )
     parser.add_argument("--no-balance", dest="balance", action="store_false", help="leave the skew as it is")
     parser.add_argument("--workers", type=_workers, default=4, metavar="N", help="workers of the join (4)")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from commands.runner.progress import BatchProgress, plain_watermark
 from commands.runner.worker_table import shares
+from commands.tables import PlainTable
+from trimtab.plain_text import plain_text
 from trimtab.reports import WorkerReport
 
 SPEED_BATCHES: Final = 5
@@ -120,10 +121,10 @@ class Board:
         if self.batch < 0:
             return phase
         parts = " ".join(f"w{line.worker} {line.rows_per_s:,.0f}/s {line.share:.0%}" for line in self.lines())
-        return f"{self.headline(phase)} | {parts}" + (f"\n    manager: {self.news}" if self.news else "")
+        return f"{self.headline(phase)} | {parts}" + (f"\n    manager: {plain_text(self.news)}" if self.news else "")
 
     def table(self, phase: str) -> Group:
-        table = Table(header_style="bold", title_justify="left")
+        table = PlainTable(header_style="bold", title_justify="left")
         for name in ("worker", "executor", "rows/s", "state rows", "state MB", "CPU %", "hit/rebuild"):
             table.add_column(name, justify="right")
         table.add_column("share of load", justify="left", min_width=28)
@@ -141,7 +142,7 @@ class Board:
                 Text(f"{line.share:>4.0%} {bar}", style=style),
             )
         speed = f"{self._speeds[-1][1]:,.0f} rows/s" if self._speeds else ""
-        return Group(Text(self.headline(phase)), table, Text(f"{speed}   {self.news}", no_wrap=True))
+        return Group(Text(self.headline(phase)), table, Text(f"{speed}   {plain_text(self.news)}", no_wrap=True))
 
     def summary(self, streamed_s: float) -> dict[str, Any]:
         hits, rebuilds = sum(self._hits.values()), sum(self._rebuilds.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from rich.live import Live
 from api.embedded import EmbeddedServer
 from commands.demo import workload as work
 from commands.demo.board import Board
+from commands.demo.holding import WanderingSkew
 from commands.demo.oracle import JoinVerdict, committed_files, verdict
 from commands.remote.client import Client
 from commands.runner.failures import root_cause
@@ -25,6 +27,7 @@ from commands.runner.progress import ProgressReader
 from commands.runner.run import QueryFailed
 from commands.runner.spark_session import make_session, stop_session
 from commands.runner.stopping import StopRequest, stop_query
+from commands.tables import print_table
 from split_union.query import JoinQuery, Stream
 from trimtab import redis_keys
 from trimtab.durations import spark_interval
@@ -55,6 +58,8 @@ class DemoOptions:
     seed: int
     balance: bool
     directory: Path
+    hold: bool = False
+    """Go on until a signal comes."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,11 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> DemoOutcome:
     with EmbeddedRedis() as server, EmbeddedServer(server.url) as api:
         key = api.key("operate", "demo")
         console.print(f"Manager and REST API at {api.url}, for this run with the key\n  {key}", highlight=False)
+        console.print(
+            f"The page (good once, for ten minutes):\n  {api.url}/#ticket={api.ticket('operate', 'demo-page')}",
+            highlight=False,
+            soft_wrap=True,
+        )
         spark = _spark(options, master)
         try:
             with stop.installed():
@@ -85,6 +95,8 @@ def run_demo(options: DemoOptions, stop: StopRequest) -> DemoOutcome:
             stop_session(spark)
     summary = board.summary(streamed_s)
     _print_summary(console, summary)
+    if options.hold:
+        return DemoOutcome(summary, None)
     if not finished:
         console.print("Interrupted before all input was joined, so there is no verdict.")
         return DemoOutcome(summary, None)
@@ -138,6 +150,8 @@ def _joined(spark: SparkSession, options: DemoOptions, load: work.DemoWorkload, 
         streams=tuple(Stream(name, key="user", time="at") for name in work.STREAMS),
     )
     reader = spark.readStream.schema(work.SCHEMA).option("maxFilesPerTrigger", work.SLICES_PER_BATCH)
+    if options.hold:
+        reader = reader.option("cleanSource", "delete")  # it may run for days
     inputs = {name: reader.parquet(str(load.directory / name)) for name in work.STREAMS}
     return join.join(spark, inputs, redis=url, checkpoint=str(options.directory / "checkpoint"))
 
@@ -156,24 +170,27 @@ def _stream(
     load.write_slice(late=False)
     query = (
         _joined(spark, options, load, url)
-        .writeStream.format("parquet")
+        .writeStream.format("noop" if options.hold else "parquet")
         .queryName(NAME)
         .option("path", str(options.directory / "output"))
         .option("checkpointLocation", str(options.directory / "checkpoint"))
         .start()
     )
-    watch = _Watch(query, board, Store(url), stop)
+    store = Store(url)
+    watch = _Watch(query, board, store, stop)
+    skew = WanderingSkew(load, store, NAME, options.workers, work.HOT_WORKER % options.workers)
     producer = work.Producer(
         load,
         backlog=lambda: load.rows_written - board.input_rows,
         backlog_max=BACKLOG_BATCHES * work.SLICES_PER_BATCH * options.rows_per_s,
+        pace_s=work.SLICE_US / 1e6 if options.hold else 0.0,
     )
     begun = time.monotonic()
     try:
         with _screen(console, board) as screen:
             watch.until(lambda: board.batch >= 0, lambda: screen("first batch: executors start"))
             begun = time.monotonic()
-            end = begun + options.duration_s
+            end = begun + (math.inf if options.hold else options.duration_s)
             if not stop:
                 producer.start()
             while not stop and time.monotonic() < end:
@@ -184,7 +201,9 @@ def _stream(
                     manager = None
                 left = max(0.0, end - time.monotonic())
                 watch.once()
-                screen(f"{left:3.0f} s left")
+                if options.hold:
+                    skew.look(time.monotonic())
+                screen("Ctrl-C ends it" if options.hold else f"{left:3.0f} s left")
                 stop.wait(POLL_S)
             if producer.is_alive():
                 producer.stop()
@@ -195,7 +214,7 @@ def _stream(
                 watch.once()
             finished = not stop
             stop_query(query, watch.once)
-            screen("done" if finished else "interrupted", last=True)
+            screen("done" if finished or options.hold else "interrupted", last=True)
     finally:
         with contextlib.suppress(Exception):
             if producer.is_alive():
@@ -264,8 +283,6 @@ def _screen(console: Console, board: Board) -> Iterator[Any]:
             printed_at = time.monotonic()
             print(board.plain(phase), flush=True)
             if last:
-                from commands.runner.show import print_table
-
                 print_table(board.table(phase))
 
     yield tell

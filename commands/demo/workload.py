@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -57,11 +57,9 @@ class DemoWorkload:
         self.slices = 0
         self._rng = np.random.default_rng(seed)
         self._rows = max(1, rows_per_s // len(STREAMS))
-        self._keys, self._ends = _keys_by_rank(groups, workers)
-        hot = len(range(HOT_WORKER % workers, PARTITIONS, workers))
-        cold = PARTITIONS - hot
-        shares = [HOT_SHARE / hot] * hot + [(1 - HOT_SHARE) / max(1, cold)] * cold
-        self._weight = np.array(shares) / sum(shares)
+        self._rank = _ranks(workers)
+        self._keys, self._ends = _keys_by_rank(groups, self._rank)
+        self.heat(range(HOT_WORKER % workers, PARTITIONS, workers))
         for stream in STREAMS:
             (directory / stream).mkdir(parents=True)
 
@@ -69,6 +67,13 @@ class DemoWorkload:
     def late_before_us(self) -> int:
         """Rows that are older than this are late on purpose; all others are on time."""
         return self.start_us - HOUR_US // 2
+
+    def heat(self, groups: Collection[int]) -> None:
+        """From the next slice on these groups have most of the rows."""
+        cold = PARTITIONS - len(groups)
+        shares = np.full(PARTITIONS, (1 - HOT_SHARE) / max(1, cold))
+        shares[self._rank[list(groups)]] = HOT_SHARE / len(groups)
+        self._weight = shares / shares.sum()
 
     def write_slice(self, *, late: bool) -> None:
         """The next second of event time, one file for each stream."""
@@ -119,11 +124,16 @@ class DemoWorkload:
         part.rename(directory / name)
 
 
-def _keys_by_rank(groups: Longs, workers: int) -> tuple[Longs, Longs]:
-    """Keys by the rank of their group, the hot worker's groups first; and where each group's keys end."""
+def _ranks(workers: int) -> Longs:
+    """The rank of each group, the hot worker's groups first."""
     order = sorted(range(PARTITIONS), key=lambda group: (group % workers != HOT_WORKER % workers, group))
     rank = np.empty(PARTITIONS, np.int64)
     rank[order] = np.arange(PARTITIONS)
+    return rank
+
+
+def _keys_by_rank(groups: Longs, rank: Longs) -> tuple[Longs, Longs]:
+    """Keys by the rank of their group; and where each group's keys end."""
     ranks = rank[groups]
     keys = np.argsort(ranks, kind="stable").astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=PARTITIONS))]).astype(np.int64)
@@ -131,13 +141,19 @@ def _keys_by_rank(groups: Longs, workers: int) -> tuple[Longs, Longs]:
 
 
 class Producer(threading.Thread):
-    """Writes slices until it is stopped, never so many that the query falls far behind."""
+    """Writes slices until it is stopped, never so many that the query falls far behind.
 
-    def __init__(self, workload: DemoWorkload, *, backlog: Callable[[], int], backlog_max: int) -> None:
+    With `pace_s` no slice sooner than this after the one before: a demo that is left alone must not take every core.
+    """
+
+    def __init__(
+        self, workload: DemoWorkload, *, backlog: Callable[[], int], backlog_max: int, pace_s: float = 0.0
+    ) -> None:
         super().__init__(name="trimtab-demo-producer", daemon=True)
         self._workload = workload
         self._backlog = backlog
         self._backlog_max = backlog_max
+        self._pace_s = pace_s
         self._ended = threading.Event()
         self.late_allowed = False
         self.error: BaseException | None = None
@@ -147,6 +163,7 @@ class Producer(threading.Thread):
             while not self._ended.is_set():
                 if self._backlog() <= self._backlog_max:
                     self._workload.write_slice(late=self.late_allowed)
+                    self._ended.wait(self._pace_s)
                 else:
                     self._ended.wait(LOOK_S)
         except BaseException as error:

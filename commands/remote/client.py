@@ -79,19 +79,33 @@ class Client:
 
     def events(self, query: str, after: str | None) -> Iterator[Json]:
         """Events as they come, until the server closes the stream."""
-        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+        headers = {"Last-Event-ID": after} if after else {}
+        for name, body in self._messages(f"{at(query)}/events", headers):
+            if name != "dropped":
+                yield body
+
+    def live(self, query: str) -> Iterator[tuple[str, Json]]:
+        """The front page of a query: ("front", the document), then ("delta", what has changed)."""
+        return self._messages(f"{at(query)}/live", {})
+
+    def _messages(self, path: str, more: dict[str, str]) -> Iterator[tuple[str, Json]]:
+        """Name and body of what an event stream says, until the server closes it."""
+        headers = {"Accept": "text/event-stream", **more}
         # The server sends something every ten seconds. A longer silence is a lost connection.
         timeout = httpx.Timeout(TIMEOUT_S, read=30.0)
+        name = ""
         try:
-            with self._http.stream("GET", f"{at(query)}/events", headers=headers, timeout=timeout) as answer:
+            with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
                 if answer.status_code >= 400:
                     answer.read()
                     raise _error(answer)
                 if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                     raise self._foreign()
                 for line in answer.iter_lines():
-                    if line.startswith("data: "):
-                        yield json.loads(line.removeprefix("data: "))
+                    if line.startswith("event: "):
+                        name = line.removeprefix("event: ")
+                    elif line.startswith("data: "):
+                        yield name, json.loads(line.removeprefix("data: "))
         except httpx.RemoteProtocolError:
             return  # closed in the middle: the caller connects again
         except httpx.HTTPError as error:

@@ -54,12 +54,18 @@ def _add_serve(commands: Parsers) -> None:
     serve.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, metavar="N", help=f"port to listen on ({DEFAULT_PORT})"
     )
+    serve.add_argument(
+        "--metrics-port", type=_port, metavar="N", help="port for /metrics without a key; 0 for a free one (none)"
+    )
+    serve.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="ADDRESS", help="address of --metrics-port (127.0.0.1)"
+    )
     serve.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate, to serve https")
     serve.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
     serve.add_argument(
         "--keys", type=Path, metavar="DIR", help="directory with a file per API key, beside the keys in Redis"
     )
-    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="print no line per request")
+    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="do not log each request")
     serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
 
@@ -73,9 +79,15 @@ def _add_reading(commands: Parsers) -> None:
         parser = commands.add_parser(name, help=text)
         if name != "queries":
             parser.add_argument("--query", metavar="NAME", help="only this query")
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        _json(parser)
         _server(parser)
         parser.set_defaults(action=_later("commands.remote.reading", name))
+
+    top = commands.add_parser("top", help="watch a query in the terminal: load, why nothing moves, moves, events")
+    top.add_argument("--query", metavar="NAME", help="this query; without it the first one, and n for the next")
+    top.add_argument("--json", action="store_true", help="print what it would show, once, as JSON")
+    _server(top)
+    top.set_defaults(action=_later("commands.remote.top", "top"))
 
     events = commands.add_parser("events", help="print recent events, and with --follow new ones as they happen")
     events.add_argument("--query", metavar="NAME", help="only of this query")
@@ -87,7 +99,7 @@ def _add_reading(commands: Parsers) -> None:
     explain = commands.add_parser("explain", help="explain why nothing is moved now, or why a group is where it is")
     explain.add_argument("--query", required=True, metavar="NAME")
     explain.add_argument("--group", type=int, metavar="N", help="this partition group")
-    explain.add_argument("--json", action="store_true", help="print JSON")
+    _json(explain)
     _server(explain)
     explain.set_defaults(action=_later("commands.remote.reading", "explain"))
 
@@ -97,7 +109,8 @@ def _add_moving(commands: Parsers) -> None:
     propose.add_argument("--query", required=True, metavar="NAME")
     propose.add_argument("--policy", choices=POLICY_NAMES, help="the policy (level)")
     propose.add_argument("--worker", type=int, metavar="N", help="for drain and fill")
-    propose.add_argument("--json", action="store_true", help="print JSON")
+    propose.add_argument("--max-moved-bytes", type=int, metavar="N", help="budget: at most this much state moves")
+    propose.add_argument("--excluded", type=groups, metavar="N,N", help="workers that this proposal leaves out")
     _manner(propose)
     propose.set_defaults(action=_later("commands.remote.moving", "propose"))
 
@@ -129,6 +142,7 @@ def _add_moving(commands: Parsers) -> None:
     cancel.add_argument("id", metavar="MIGRATION")
     cancel.add_argument("--query", metavar="NAME", help="its query; without it all queries are searched")
     cancel.add_argument("--reason", default="", metavar="TEXT")
+    _json(cancel)
     _server(cancel)
     cancel.set_defaults(action=_later("commands.remote.moving", "cancel"))
 
@@ -141,7 +155,7 @@ def _add_settings(commands: Parsers) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; `auto status` lists them"
     )
     auto.add_argument("--reason", default="", metavar="TEXT")
-    auto.add_argument("--json", action="store_true", help="print JSON")
+    _json(auto)
     _server(auto)
     auto.set_defaults(action=_later("commands.remote.settings", "auto"))
 
@@ -155,6 +169,7 @@ def _add_settings(commands: Parsers) -> None:
         parser.add_argument("--query", required=True, metavar="NAME")
         parser.add_argument(f"--{what}", dest="numbers", required=True, type=groups, metavar="N,N")
         parser.add_argument("--reason", default="", metavar="TEXT")
+        _json(parser)
         _server(parser)
         parser.set_defaults(action=_later("commands.remote.settings", name))
 
@@ -172,10 +187,10 @@ def _add_keys(commands: Parsers) -> None:
         help="write its hash to DIR/NAME, for `serve --keys DIR` or a Secret, and not to Redis",
     )
     listing = verbs.add_parser("list", help="list keys, without their secrets")
-    listing.add_argument("--json", action="store_true", help="print JSON")
     revoke = verbs.add_parser("revoke", help="revoke the key with this id, or all keys with this name")
     revoke.add_argument("key", metavar="ID-OR-NAME")
     for verb, parser in (("create", create), ("list_keys", listing), ("revoke", revoke)):
+        _json(parser)
         parser.add_argument("--redis", metavar="URL", help=REDIS_HELP)
         parser.set_defaults(action=_later("commands.remote.keys", verb))
 
@@ -215,7 +230,12 @@ def _manner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=ORDERS, help="which groups of a paced move go first")
     parser.add_argument("--expected-epoch", type=int, metavar="N", help="refuse if the query has another epoch by now")
     parser.add_argument("--reason", default="", metavar="TEXT", help="stored with the request")
+    _json(parser)
     _server(parser)
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _waiting(parser: argparse.ArgumentParser) -> None:

@@ -11,18 +11,30 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from commands.remote.client import Client, RemoteFailure, at
 from commands.remote.tables import audit_words, numbers
+from commands.tables import say
+from trimtab.plain_text import plain_text
 
 POLL_S: Final = 0.3
 AWAY_S: Final = 60.0
 """How long a server that stopped answering is asked again: a restart takes less."""
-FAILED_STATES: Final = frozenset({"rolled-back", "refused", "cancelled", "partly-committed"})
+FAILED_STATES: Final = frozenset({"rolled-back", "refused", "partly-committed"})
 Json = dict[str, Any]
 
 
-def follow(client: Client, query: str, rebalance: str, *, sleep: Callable[[float], None] = time.sleep) -> Json:
-    """The rebalance as it ended. If the server is restarted meanwhile, this waits: the rebalance does not need it."""
-    console = Console()
-    shown = Bars(console) if console.is_terminal else Lines()
+def follow(
+    client: Client,
+    query: str,
+    rebalance: str,
+    *,
+    quiet: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Json:
+    """The rebalance as it ended. If the server is restarted meanwhile, this waits: the rebalance does not need it.
+
+    With `quiet` its steps are not shown, and what goes wrong goes to stderr.
+    """
+    console = Console(stderr=quiet)
+    shown = Silence() if quiet else Bars(console) if console.is_terminal else Lines()
     away_since_s: float | None = None
     with shown:
         while True:
@@ -80,11 +92,11 @@ def _title(migration: Json) -> str:
 class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[step]}"),
+            TextColumn("{task.fields[step]}", markup=False),
             console=console,
         )
         self._tasks: dict[str, TaskID] = {}
@@ -100,8 +112,22 @@ class Bars:
         if task is None:
             task = self._tasks[migration["id"]] = self._progress.add_task("", total=1.0, step="")
         self._progress.update(
-            task, completed=migration["progress"], description=_title(migration), step=step_words(migration)
+            task,
+            completed=migration["progress"],
+            description=plain_text(_title(migration)),
+            step=plain_text(step_words(migration)),
         )
+
+
+class Silence:
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *caught: object) -> None:
+        return
+
+    def show(self, migration: Json) -> None:
+        return
 
 
 class Lines:
@@ -125,4 +151,4 @@ class Lines:
             wave = f" wave {entry['wave']}" if entry["wave"] else ""
             step = f"step {entry['step']}/{migration['steps']} " if entry["step"] else ""
             note = f" ({entry['note']})" if entry["note"] else ""
-            print(f"{migration['id']}{wave}: {step}{entry['message']} -> {entry['state']}{note}", flush=True)
+            say(f"{migration['id']}{wave}: {step}{entry['message']} -> {entry['state']}{note}")

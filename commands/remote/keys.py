@@ -17,11 +17,11 @@ from api.key_files import write_key_file
 from api.keys import KeyRecord, KeyStore, new_key
 from commands.remote.commands import redis_url
 from commands.remote.tables import table
-from commands.runner.show import print_table
+from commands.tables import print_table, say
 from manager.store import ManagerStore
 from trimtab.defaults import REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.redis_access import PASSWORD_FILE, USER, redacted
+from trimtab.redis_access import CA_FILE, PASSWORD_FILE, USER, redacted
 
 T = TypeVar("T")
 
@@ -33,6 +33,9 @@ def create(options: argparse.Namespace) -> int:
         print(f"{path} has the hash of this key, for `trimtab serve --keys {options.into}`.", file=sys.stderr)
     else:
         _with_store(options, lambda store: store.add(record))
+    if options.json:
+        print(json.dumps({"key": text, **_shown(record)}, indent=1))
+        return 0
     # Only the key goes to stdout, so that `export TRIMTAB_KEY=$(trimtab keys create ...)` works.
     print(text)
     print(
@@ -58,8 +61,11 @@ def revoke(options: argparse.Namespace) -> int:
     revoked = _with_store(options, lambda store: store.revoke(options.key))
     if not revoked:
         raise InvalidInput("ID-OR-NAME", options.key[:24], "is not a key", "See `trimtab keys list`.")
+    if options.json:
+        print(json.dumps([_shown(each) for each in revoked], indent=1))
+        return 0
     for each in revoked:
-        print(f"revoked {each.id} ({each.name}, {each.scope}); servers refuse it after two seconds at most")
+        say(f"revoked {each.id} ({each.name}, {each.scope}); servers refuse it after two seconds at most")
     return 0
 
 
@@ -89,7 +95,9 @@ def _reason(error: Exception) -> str:
     if isinstance(error, redis.AuthenticationError):
         return f"user or password is wrong or missing: see {USER} and {PASSWORD_FILE}"
     if isinstance(error, redis.exceptions.NoPermissionError):
-        return "this user may not do that: use the manager's"
+        return "this user may not do that: use the API's"
+    if "certificate verify failed" in str(error).lower():
+        return f"its certificate is not trusted: name its authority in {CA_FILE}"
     return type(error).__name__
 
 

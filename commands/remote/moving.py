@@ -5,22 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from typing import Any
 from urllib.parse import quote
 
 from commands.remote.client import Client, Refusal, at, from_options
 from commands.remote.follow import FAILED_STATES, follow, summary
-from commands.remote.tables import proposal_lines
+from commands.remote.tables import is_doubtful, proposal_lines
+from commands.tables import say
 from trimtab.errors import InvalidInput
 
 Json = dict[str, Any]
 
 
 def propose(options: argparse.Namespace) -> int:
-    body = _manner(options) | _typed(options, policy="policy", worker="worker")
+    body = _manner(options) | _typed(
+        options, policy="policy", worker="worker", max_moved_bytes="max_moved_bytes", excluded="excluded"
+    )
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         proposal = client.post(f"{at(options.query)}/proposals", body)
-    print(json.dumps(proposal, indent=1) if options.json else "\n".join(proposal_lines(proposal)))
+    say(json.dumps(proposal, indent=1) if options.json else "\n".join(proposal_lines(proposal)))
     return 0
 
 
@@ -50,21 +54,22 @@ def cancel(options: argparse.Namespace) -> int:
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         for query in [options.query] if options.query else client.queries():
             for kind in ("migrations", "rebalances"):
-                if _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason):
-                    print(f"{options.id}: cancel requested; see trimtab migrations --query {query}")
+                answer = _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason)
+                if answer is not None:
+                    text = f"{options.id}: cancel requested; see trimtab migrations --query {query}"
+                    say(json.dumps(answer, indent=1) if options.json else text)
                     return 0
     raise InvalidInput("MIGRATION", options.id, "is not known", "`trimtab migrations` lists the known ones.")
 
 
-def _cancelled(client: Client, path: str, reason: str) -> bool:
-    """False where this query has no such migration: another query may have it."""
+def _cancelled(client: Client, path: str, reason: str) -> Json | None:
+    """The answer; None where this query has no such migration: another query may have it."""
     try:
-        client.post(path, {"reason": reason})
+        return client.post(path, {"reason": reason})
     except Refusal as refusal:
         if refusal.status == 404 and refusal.field in ("migration", "rebalance"):
-            return False
+            return None
         raise
-    return True
 
 
 def _move(options: argparse.Namespace, path: str, body: Json) -> int:
@@ -73,23 +78,25 @@ def _move(options: argparse.Namespace, path: str, body: Json) -> int:
             rebalance = client.post(f"{at(options.query)}/{path}", body)
         except Refusal as refusal:
             if refusal.kind == "nothing-to-do":
-                print(refusal.problem)
+                say(json.dumps(None) if options.json else refusal.problem)
                 return 0
             raise
         if not options.wait:
-            print(rebalance["id"])
+            say(json.dumps(rebalance, indent=1) if options.json else rebalance["id"])
             return 0
-        return _to_the_end(client, options.query, rebalance["id"])
+        return _to_the_end(client, options.query, rebalance["id"], as_json=options.json)
 
 
-def _to_the_end(client: Client, query: str, name: str) -> int:
+def _to_the_end(client: Client, query: str, name: str, *, as_json: bool) -> int:
+    """JSON is the rebalance as it ended; the steps on the way go to people alone."""
     try:
-        ended = follow(client, query, name)
+        ended = follow(client, query, name, quiet=as_json)
     except KeyboardInterrupt:
-        print(f"\n{name} continues in the background; to take it back: trimtab cancel {name} --query {query}")
+        text = f"\n{name} continues in the background; to take it back: trimtab cancel {name} --query {query}"
+        print(text, file=sys.stderr if as_json else sys.stdout)
         raise
-    print(summary(ended))
-    return 1 if ended["state"] in FAILED_STATES or not ended["audit"]["clean"] else 0
+    say(json.dumps(ended, indent=1) if as_json else summary(ended))
+    return 1 if ended["state"] in FAILED_STATES or is_doubtful(ended["audit"]) else 0
 
 
 def _manner(options: argparse.Namespace) -> Json:

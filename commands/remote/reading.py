@@ -15,7 +15,7 @@ from rich.table import Table
 
 from commands.remote.client import Client, Refusal, RemoteFailure, at, from_options
 from commands.remote.tables import event_line, migrations_table, partitions_table, table, workers_table
-from commands.runner.show import print_table
+from commands.tables import print_table, say
 from trimtab.errors import TrimtabError
 
 RETURN_S: Final = 1.0
@@ -70,7 +70,7 @@ def _tables(options: argparse.Namespace, what: str, render: Callable[[Json], Tab
         return 0
     for body in bodies:
         if len(bodies) > 1:
-            print(f"{body['query']}:")
+            say(f"{body['query']}:")
         print_table(render(body))
     return 0
 
@@ -79,7 +79,7 @@ def explain(options: argparse.Namespace) -> int:
     path = "explain" if options.group is None else f"partitions/{options.group}/explain"
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         explanation = client.get(f"{at(options.query)}/{path}")
-    print(json.dumps(explanation, indent=1) if options.json else explanation["text"])
+    say(json.dumps(explanation, indent=1) if options.json else explanation["text"])
     return 0
 
 
@@ -94,7 +94,7 @@ def events(options: argparse.Namespace) -> int:
             newest[name] = recent[-1]["id"] if recent else "0-0"
             lines += [(each["at_ms"], _line(options, each, name, several)) for each in recent]
         for _, line in sorted(lines, key=lambda pair: pair[0]):
-            print(line, flush=True)
+            say(line)
     if options.follow:
         _follow(options, newest)
     return 0
@@ -111,7 +111,7 @@ def _follow(options: argparse.Namespace, newest: dict[str, str | None]) -> None:
             if isinstance(message, TrimtabError):
                 raise message
             query, event = message
-            print(_line(options, event, query, len(newest) > 1), flush=True)
+            say(_line(options, event, query, len(newest) > 1))
 
 
 def _listen(

@@ -29,5 +29,7 @@ def serve(options: argparse.Namespace) -> int:
             tls_key=options.tls_key,
             access_log=options.access_log,
             keys=options.keys,
+            metrics_host=options.metrics_host,
+            metrics_port=options.metrics_port,
         )
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from commands.remote.client import at, from_options
 from commands.remote.tables import auto_lines, numbers
+from commands.tables import say
 from trimtab.errors import InvalidInput
 
 Json = dict[str, Any]
@@ -21,7 +22,7 @@ def auto(options: argparse.Namespace) -> int:
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         path = f"{at(options.query)}/auto"
         answer = client.put(path, body | {"reason": options.reason}) if body else client.get(path)
-    print(json.dumps(answer, indent=1) if options.json else "\n".join(auto_lines(answer)))
+    say(json.dumps(answer, indent=1) if options.json else "\n".join(auto_lines(answer)))
     return 0
 
 
@@ -47,9 +48,9 @@ def _rule(options: argparse.Namespace, field: str, *, add: bool) -> int:
         before = set(client.get(path)[field])
         after = before | set(options.numbers) if add else before - set(options.numbers)
         rules = client.put(path, {field: sorted(after), "reason": options.reason})
-    print(
-        f"pinned groups: {numbers(rules['pinned']) or 'none'}; excluded workers: {numbers(rules['excluded']) or 'none'}"
-    )
+    pinned, excluded = (numbers(rules[name]) or "none" for name in ("pinned", "excluded"))
+    text = f"pinned groups: {pinned}; excluded workers: {excluded}"
+    say(json.dumps(rules, indent=1) if options.json else text)
     return 0
 
 

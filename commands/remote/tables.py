@@ -8,11 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
+from commands.tables import PlainTable
+
 Json = dict[str, Any]
 
 
 def table(names: Sequence[str], left: Sequence[str] = ()) -> Table:
-    empty = Table(box=None, pad_edge=False, header_style="bold")
+    empty = PlainTable(box=None, pad_edge=False, header_style="bold")
     for name in names:
         empty.add_column(name, justify="left" if name in left else "right")
     return empty
@@ -124,7 +126,14 @@ def event_line(event: Json, query: str = "") -> str:
 
 def audit_words(audit: Json) -> str:
     unchecked = f", {audit['unchecked_batches']} batches unchecked" if audit["unchecked_batches"] else ""
-    return f"lost {audit['lost']}, doubled {audit['doubled']}{unchecked}" + ("" if audit["clean"] else " !")
+    so_far = "" if audit["finished"] else " so far"
+    return f"lost {audit['lost']}, doubled {audit['doubled']}{unchecked}{so_far}" + (" !" if is_doubtful(audit) else "")
+
+
+def is_doubtful(audit: Json) -> bool:
+    """Whether something is wrong or was not checked; not, where some batches are just still to be checked."""
+    found = audit["lost"] or audit["doubled"] or audit["problems"] or audit["unchecked_batches"]
+    return bool(found or (audit["finished"] and not audit["clean"]))
 
 
 def clock(at_ms: int) -> str:

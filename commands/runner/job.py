@@ -4,52 +4,65 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
+from commands.runner.kafka_part import (
+    KafkaSinkPart,
+    KafkaSourcePart,
+    ReadFormatPart,
+    RegistryPart,
+    WrittenKeyPart,
+    WrittenValuePart,
+    is_kafka,
+)
+from commands.runner.trigger import trigger_arguments
+from commands.runner.yaml_part import Option, Part
 from commands.runner.yaml_text import fill_in, read_yaml
+from split_union.kafka.options import HIDDEN
 from split_union.query import JoinQuery, Stream
 from trimtab.defaults import REDIS_VARIABLE
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 
-Option = str | bool | int | float
-_PROCESSING = re.compile(r"processing\s+(.+)")
+_KAFKA, _OTHER = "<kafka>", "<other>"
+"""Tags of formats. Pydantic puts them into the places of errors, where nobody has written them."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+def _tag(part: Any) -> str:
+    return _KAFKA if is_kafka(part) else _OTHER
 
 
-class SparkPart(_Part):
+class SparkPart(Part):
     """`spark:`"""
 
     master: str | None = None
     app_name: str | None = None
-    config: dict[str, Option] = {}
+    config: dict[str, Option] = Field(default_factory=dict)
 
 
-class SourcePart(_Part):
+class SourcePart(Part):
     """`source:` of a stream: the arguments of spark.readStream."""
 
     format: str
     data_schema: str | None = Field(None, alias="schema")
-    options: dict[str, Option] = {}
+    options: dict[str, Option] = Field(default_factory=dict)
     path: str | None = None
-    select: list[str] = []
+    select: list[str] = Field(default_factory=list)
     """SQL expressions that make the stream's columns from the source's columns."""
+    id: list[str] = Field(default_factory=list)
+    """Columns that identify a row, for the ids of results in Kafka."""
 
 
-class StreamPart(_Part):
+class StreamPart(Part):
     """One entry of `streams:`"""
 
     key: str | list[str]
     time: str
-    source: SourcePart
+    source: Annotated[Annotated[KafkaSourcePart, Tag(_KAFKA)] | Annotated[SourcePart, Tag(_OTHER)], Discriminator(_tag)]
     watermark: str | None = None
     """This stream's own delay; then the query has no `lateness`."""
 
@@ -61,7 +74,7 @@ class StreamPart(_Part):
         return text
 
 
-class QueryPart(_Part):
+class QueryPart(Part):
     """`query:`, with the defaults of `JoinQuery`."""
 
     name: str
@@ -69,10 +82,10 @@ class QueryPart(_Part):
     lateness: str | None = None
     partitions: int = JoinQuery.model_fields["partitions"].default
     workers: int = JoinQuery.model_fields["workers"].default
-    where: str | list[str] = []
+    where: str | list[str] = Field(default_factory=list)
     ordered: bool = False
     plan: str | dict[int, str] = JoinQuery.model_fields["plan"].default
-    owners: dict[Any, Any] = {}
+    owners: dict[Any, Any] = Field(default_factory=dict)
     streams: dict[str, StreamPart]
 
     @field_validator("partitions", "workers", mode="before")
@@ -87,12 +100,12 @@ class QueryPart(_Part):
         return {cls._take_digits(key): value for key, value in plan.items()} if isinstance(plan, dict) else plan
 
 
-class SinkPart(_Part):
+class SinkPart(Part):
     """`sink:`: the arguments of writeStream."""
 
     format: str
     path: str | None = None
-    options: dict[str, Option] = {}
+    options: dict[str, Option] = Field(default_factory=dict)
     mode: Literal["append"] = "append"
     trigger: str | None = None
     """ "processing 1 second", "available now" or "once"; without it batches follow each other at once."""
@@ -104,14 +117,34 @@ class SinkPart(_Part):
         return text
 
 
-class JobFile(_Part):
+class JobFile(Part):
     """The whole file."""
 
     spark: SparkPart = SparkPart()
     redis: str | None = None
     checkpoint: str
     query: QueryPart
-    sink: SinkPart
+    sink: Annotated[Annotated[KafkaSinkPart, Tag(_KAFKA)] | Annotated[SinkPart, Tag(_OTHER)], Discriminator(_tag)]
+
+    @model_validator(mode="after")
+    def _check_kafka(self) -> JobFile:
+        """What no part can see by itself."""
+        if isinstance(self.sink, KafkaSinkPart):
+            return self
+        for name, stream in self.query.streams.items():
+            if isinstance(stream.source, KafkaSourcePart) and stream.source.dead_letters is not None:
+                raise InvalidInput(
+                    f"query.streams.{name}.source.dead_letters",
+                    stream.source.dead_letters,
+                    f"needs a sink of format kafka, and sink.format is {self.sink.format}",
+                    "Dead letters are written by the sink, with the results. Leave it out: bad records are counted.",
+                )
+        return self
+
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not be printed, whoever quotes them."""
+        parts = [self.sink, *(stream.source for stream in self.query.streams.values())]
+        return tuple(text for part in parts if not isinstance(part, SinkPart | SourcePart) for text in part.secrets())
 
     def join_query(self) -> JoinQuery:
         """The query, as a program would define it; its errors name the field in the file."""
@@ -164,34 +197,6 @@ def absolute(location: str) -> str:
     return str(Path(location).expanduser().absolute())
 
 
-def trigger_arguments(text: str | None) -> dict[str, Any]:
-    """The keyword arguments of DataStreamWriter.trigger; none if batches follow each other at once."""
-    if text is None:
-        return {}
-    words = " ".join(text.lower().split())
-    if words == "available now":
-        return {"availableNow": True}
-    if words == "once":
-        return {"once": True}
-    interval = _PROCESSING.fullmatch(words)
-    if interval is None:
-        raise InvalidInput(
-            "trigger",
-            text,
-            "is not a trigger",
-            'Use "processing 1 second" (or another interval), "available now" or "once".',
-        )
-    interval_us = parse_us(interval.group(1), "trigger")
-    if interval_us < 0:
-        raise InvalidInput("trigger", text, "is negative", 'Use "processing 0 seconds" for batches without a pause.')
-    return {"processingTime": f"{interval_us // 1000} milliseconds"}
-
-
-def option_text(value: Option) -> str:
-    """An option as Spark reads it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     """Pydantic's first complaint in our words. Values are shown as written, since variables may contain passwords."""
     first = error.errors()[0]
@@ -202,8 +207,8 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
     value = _short(_at(written, location))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InvalidInput):
-        return InvalidInput(field, value, cause.problem, cause.remedy)
-    part = _part_of(location[:-1] if first["type"] in ("missing", "extra_forbidden") else location)
+        return _within(location, cause, written)
+    part = _part_of(location[:-1] if first["type"] in ("missing", "extra_forbidden") else location, written)
     known = _keys(part)
     if first["type"] == "missing":
         return InvalidInput(field, None, "is missing", f"{_owner(location)} has: {', '.join(known)}.")
@@ -220,12 +225,24 @@ def _explained(error: ValidationError, written: dict[Any, Any]) -> InvalidInput:
         remedy = "Write true or false."
     elif first["type"] in ("model_type", "dict_type"):
         remedy = f"Write one line for each of: {', '.join(known)}." if known else "Write `name: value` lines."
-    elif first["type"] == "literal_error":
+    elif first["type"] == "literal_error" and location[-1] == "mode":
         remedy = "Leave it out, or use `append`: a join only adds results."
+    elif first["type"] == "literal_error":
+        remedy = f"Use {first['ctx']['expected']}."
     return InvalidInput(field, value, first["msg"][:1].lower() + first["msg"][1:], remedy)
 
 
-_UNION_TAGS = ("str", "bool", "int", "float", "list[str]")
+_UNION_TAGS = ("str", "bool", "int", "float", "list[str]", _KAFKA, _OTHER)
+
+
+def _within(location: list[int | str], cause: InvalidInput, written: dict[Any, Any]) -> InvalidInput:
+    """A complaint of our own: about the field at `location`, about something in it, or about the whole file."""
+    head, _, rest = cause.field.partition(".")
+    inside: list[int | str] = [*location, cause.field] if location else [*cause.field.split(".")]
+    if location and location[-1] == head:
+        inside = [*location, rest] if rest else location
+    value = cause.value if cause.value == HIDDEN else _short(_at(written, inside))
+    return InvalidInput(".".join(map(str, inside)), value, cause.problem, cause.remedy)
 
 
 def _at(value: Any, location: list[int | str]) -> Any:
@@ -248,18 +265,32 @@ def _owner(location: list[int | str]) -> str:
     return ".".join(map(str, location[:-1])) or "The file"
 
 
-def _part_of(location: list[int | str]) -> type[BaseModel] | None:
+def _part_of(location: list[int | str], written: dict[Any, Any]) -> type[BaseModel] | None:
     """The model for a place in the file."""
+    names = tuple(map(str, location))
+    kafka = is_kafka(_at(written, location[:1] if names[:1] == ("sink",) else location[:4]))
+    if names[:2] == ("query", "streams"):
+        of_stream: dict[tuple[str, ...], type[BaseModel]] = {
+            (): StreamPart,
+            ("source",): KafkaSourcePart if kafka else SourcePart,
+            **_formats(("source",), ReadFormatPart, ReadFormatPart),
+        }
+        return of_stream.get(names[3:]) if len(names) >= 3 else None
     fixed: dict[tuple[str, ...], type[BaseModel]] = {
         (): JobFile,
         ("spark",): SparkPart,
         ("query",): QueryPart,
-        ("sink",): SinkPart,
+        ("sink",): KafkaSinkPart if kafka else SinkPart,
+        **_formats(("sink",), WrittenKeyPart, WrittenValuePart),
     }
-    names = tuple(map(str, location))
-    if names[:2] == ("query", "streams") and len(names) >= 3:
-        return {3: StreamPart, 4: SourcePart if names[-1] == "source" else None}.get(len(names))
     return fixed.get(names)
+
+
+def _formats(
+    above: tuple[str, ...], key: type[BaseModel], value: type[BaseModel]
+) -> dict[tuple[str, ...], type[BaseModel]]:
+    parts = {(*above, "key"): key, (*above, "value"): value}
+    return {**parts, **{(*place, "registry"): RegistryPart for place in parts}}
 
 
 def _keys(part: type[BaseModel] | None) -> list[str]:

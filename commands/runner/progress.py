@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from trimtab.offset_log import MARK
+from trimtab.driver_progress import UNNAMED, Sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +45,7 @@ def observed(frame: DataFrame) -> DataFrame:
     return frame.observe(METRIC, count(lit(1)).alias("results"))
 
 
-def parse_progress(progress: Any) -> BatchProgress | None:
+def parse_progress(progress: Any, sources: Sources = UNNAMED) -> BatchProgress | None:
     """A finished batch; None for the progress that Spark sends while a query is idle."""
     durations = progress["durationMs"]
     if "addBatch" not in durations:
@@ -54,7 +54,7 @@ def parse_progress(progress: Any) -> BatchProgress | None:
     counted = observed_metrics.get(METRIC)
     return BatchProgress(
         batch=int(progress["batchId"]),
-        rows=sum(int(source["numInputRows"]) for source in progress["sources"] if not _is_control(source)),
+        rows=sources.rows(progress),
         results=None if counted is None else int(counted["results"]),
         ms=int(durations.get("triggerExecution", 0)),
         watermark=_plain_time((progress["eventTime"] or {}).get("watermark")),
@@ -64,8 +64,9 @@ def parse_progress(progress: Any) -> BatchProgress | None:
 class ProgressReader:
     """Returns each finished batch once, in order."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, sources: Sources = UNNAMED) -> None:
         self._query = query
+        self._sources = sources
         self._last = -1
 
     @property
@@ -74,15 +75,10 @@ class ProgressReader:
 
     def new(self) -> Iterator[BatchProgress]:
         for each in self._query.recentProgress:
-            progress = parse_progress(each)
+            progress = parse_progress(each, self._sources)
             if progress is not None and progress.batch > self._last:
                 self._last = progress.batch
                 yield progress
-
-
-def _is_control(source: Any) -> bool:
-    """Recognized by its offset: Spark describes all Python sources in the same way."""
-    return f'"{MARK}"' in str(source["endOffset"])
 
 
 def _plain_time(text: str | None) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from commands.runner.job import JobFile, load_job, option_text
+from commands.runner.job import JobFile, SinkPart, load_job
+from commands.runner.kafka_part import KafkaSinkPart
 from commands.runner.stopping import StopRequest, stop_query
+from commands.runner.yaml_part import option_texts
+from split_union.kafka.options import without_secrets
+from trimtab.driver_progress import Sources
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ class RunOptions:
     check: bool = False
     duration_s: float | None = None
     progress: bool = True
+    as_json: bool = False
 
 
 class QueryFailed(TrimtabError):
@@ -52,13 +58,13 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
     spark = make_session(
         master=job.spark.master,
         app_name=job.spark.app_name or f"trimtab {job.query.name}",
-        config={name: option_text(value) for name, value in job.spark.config.items()},
+        config=option_texts(job.spark.config),
         scratch=scratch,
     )
     try:
         with stop.installed():
             if options.check:
-                _check(spark, job, scratch)
+                _check(spark, job, scratch, as_json=options.as_json)
             elif not stop:
                 _run(spark, job, options, stop)
     finally:
@@ -67,10 +73,11 @@ def _on_spark(job: JobFile, options: RunOptions, stop: StopRequest, scratch: Pat
     return OK
 
 
-def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
+def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -> None:
     """Everything that a start would check. Nothing is written: neither the checkpoint nor Redis changes."""
     from commands.runner.build import build_join, build_writer, check_sink
     from split_union.definition import check_name_is_free
+    from split_union.kafka.source import ROW_ID
     from trimtab.embedded import EmbeddedRedis
     from trimtab.offset_log import Checkpoint
     from trimtab.store import Store
@@ -82,12 +89,20 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path) -> None:
     # The join only reads a checkpoint that has run. It would write to a new one, so that is replaced.
     used = Checkpoint(job.checkpoint).last_batch() is not None
     with EmbeddedRedis() as server:
-        result = build_join(
+        joined = build_join(
             spark, job, checkpoint=job.checkpoint if used else str(scratch / "checkpoint"), redis=server.url
         )
-        build_writer(result, job)
+        build_writer(joined, job)
         check_sink(spark, job.sink)
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields)
+    result = joined.result
+    hidden = {f"{name}_{ROW_ID}" for name in job.query.streams} if isinstance(job.sink, KafkaSinkPart) else set()
+    fields = [field for field in result.schema.fields if field.name not in hidden]
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
+    if as_json:
+        result_types = {field.name: field.dataType.simpleString() for field in fields}
+        body = {"query": job.query.name, "workers": job.query.workers, "checkpoint": str(job.checkpoint)}
+        print(json.dumps({**body, "continues": used, "result": result_types}, indent=1))
+        return
     print(f"{job.query.name}: {len(job.query.streams)} streams, {job.query.workers} workers: ready to run")
     print(f"checkpoint: {job.checkpoint} ({'continues where it stopped' if used else 'new'})")
     print(f"result: {columns}")
@@ -100,16 +115,23 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from commands.runner.build import build_join, build_writer
     from commands.runner.failures import root_cause
     from commands.runner.sink_log import supersede_unfinished
+    from split_union import progress
+    from trimtab.offset_log import Checkpoint
 
     with _redis(job, tell=options.progress) as url:
-        result = build_join(spark, job, checkpoint=job.checkpoint, redis=url)
-        if job.sink.path is not None and (batch := supersede_unfinished(job.checkpoint, job.sink.path)) is not None:
+        fresh = Checkpoint(job.checkpoint).last_batch() is None
+        joined = build_join(spark, job, checkpoint=job.checkpoint, redis=url, fresh=fresh)
+        path = job.sink.path if isinstance(job.sink, SinkPart) else None
+        if path is not None and (batch := supersede_unfinished(job.checkpoint, path)) is not None:
             _note(f"batch {batch} was written but not committed when the driver died: it is written again")
         try:
-            query = build_writer(result, job).start()
-            _watch(query, options, stop)
+            query = build_writer(joined, job).start()
+            _watch(query, options, stop, joined.sources)
         except (PySparkException, Py4JError) as error:
-            raise QueryFailed(f"query {job.query.name!r} failed: {root_cause(error)}") from None
+            cause = without_secrets(root_cause(error), job.secrets())
+            raise QueryFailed(f"query {job.query.name!r} failed: {cause}") from None
+        finally:
+            progress.forget(spark, job.query.name)
 
 
 @contextlib.contextmanager
@@ -129,21 +151,21 @@ def _redis(job: JobFile, *, tell: bool) -> Iterator[str]:
         yield server.url
 
 
-def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest) -> None:
+def _watch(query: StreamingQuery, options: RunOptions, stop: StopRequest, sources: Sources) -> None:
     """Print progress until the query ends, a signal comes, or the time is over."""
     from commands.runner.progress import HEADER, ProgressReader
 
-    reader = ProgressReader(query)
+    reader = ProgressReader(query, sources)
     has_header = False
 
     def tell() -> int:
         nonlocal has_header
         for batch in reader.new():
             if options.progress:
-                if not has_header:
+                if not has_header and not options.as_json:
                     print(HEADER)
                 has_header = True
-                print(batch.line(), flush=True)
+                print(json.dumps(asdict(batch)) if options.as_json else batch.line(), flush=True)
         return reader.last_batch
 
     deadline = None if options.duration_s is None else time.monotonic() + options.duration_s

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from rich.console import Console
-
 from commands.runner.worker_table import newest_reports
+from commands.tables import print_table, say
 from trimtab import redis_keys
 from trimtab.errors import InvalidInput
 from trimtab.reports import REPORT_TTL_S
@@ -41,15 +40,7 @@ def show_mapping(query: str, redis: str, *, as_json: bool) -> None:
         raise InvalidInput(
             "--query", query, "has no epoch", "Is it running? It publishes its first epoch when it starts."
         )
-    print(json.dumps(json.loads(epoch.to_text()), indent=1) if as_json else epoch.render())
-
-
-def print_table(table: object) -> None:
-    """As wide as needed if stdout is not a terminal: lines that are wrapped in a pipe cannot be parsed."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(table)
+    say(json.dumps(json.loads(epoch.to_text()), indent=1) if as_json else epoch.render())
 
 
 def _store(url: str) -> Store:

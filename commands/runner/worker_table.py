@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
+from commands.tables import PlainTable
 from trimtab.reports import WorkerReport
 
 
@@ -18,7 +19,7 @@ def shares(loads: Sequence[float]) -> list[float]:
 def newest_reports(reports: Iterable[WorkerReport]) -> Table:
     """One line per worker, from its newest report."""
     ordered = sorted(reports, key=lambda report: report.worker)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = PlainTable(box=None, pad_edge=False, header_style="bold")
     for name in ("worker", "executor", "batch", "epoch", "rows", "results", "late", "null"):
         table.add_column(name, justify="right")
     for name in ("state rows", "state MB", "CPU ms", "share", "resident"):

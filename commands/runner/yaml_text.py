@@ -1,4 +1,4 @@
-"""Reads YAML into plain values: safe tags only, no duplicate keys, ${NAME} from the environment."""
+"""Reads YAML into plain values: safe tags only, no duplicate keys, ${NAME} from the environment or ${file:PATH}."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from trimtab.errors import InvalidInput
 
 # $${NAME} is the text ${NAME} itself.
-_VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"(\$?)\$\{(?:file:([^}]+)|([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?)\}")
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
@@ -42,7 +42,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
-    """A copy with ${NAME} and ${NAME:-default} replaced in all strings."""
+    """A copy with ${NAME}, ${NAME:-default} and ${file:PATH} replaced in all strings."""
     if isinstance(value, dict):
         return {key: fill_in(each, environ, _below(field, key)) for key, each in value.items()}
     if isinstance(value, list):
@@ -51,9 +51,11 @@ def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
         return value
 
     def replaced(match: re.Match[str]) -> str:
-        escaped, name, default = match.groups()
+        escaped, file, name, default = match.groups()
         if escaped:
             return match.group(0)[1:]
+        if file is not None:
+            return _content(file, field, value)
         text = environ.get(name, default)
         if text is None:
             raise InvalidInput(
@@ -65,6 +67,17 @@ def fill_in(value: Any, environ: Mapping[str, str], field: str = "") -> Any:
         return text
 
     return _VARIABLE.sub(replaced, value)
+
+
+def _content(file: str, field: str, written: str) -> str:
+    """A secret as an orchestrator mounts it: the file's text without the line end that editors add."""
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidInput(
+            field, written, f"names a file that cannot be read ({reason})", "Mount it there, or correct the path."
+        ) from None
 
 
 def _below(field: str, key: Any) -> str:

@@ -58,6 +58,7 @@ RESOURCES: Final[dict[str, Json]] = {
         _closed(
             "selector endpoints",
             selector=_closed("matchLabels", matchLabels=_TEXTS),
+            jobLabel=_TEXT,
             namespaceSelector=_closed("matchNames", matchNames={"type": "array", "items": _TEXT}),
             endpoints={
                 "type": "array",

@@ -6,6 +6,7 @@ The last test starts the chart's Valkey, manager and helm test as processes, wit
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shlex
@@ -26,13 +27,12 @@ from commands.cli import build_parser
 from commands.environment import settings
 from commands.runner.job import load_job
 from tests.chart.rules import pods
-from tests.chart.tools import CHART, Manifest, named, of_kind, render
+from tests.chart.tools import CHART, ROOT, Manifest, named, of_kind, render
 from tests.checkers.acl_server import acl_server
 from trimtab import redis_access
 from trimtab.embedded.redis_server import free_port
 
-LATER = {"TRIMTAB_SERVE_METRICS_HOST", "TRIMTAB_SERVE_METRICS_PORT"}
-"""Options that come with the metrics."""
+DEPLOY = ROOT / "deploy"
 
 
 def secret(manifests: list[Manifest], name: str) -> dict[str, str]:
@@ -79,13 +79,37 @@ def test_memory_of_a_driver_is_heap_and_overhead(shapes: dict[str, list[Manifest
 
 
 def test_every_variable_is_one_that_we_read(shapes: dict[str, list[Manifest]]) -> None:
-    known = {each.variable for each in settings(build_parser())} | LATER
+    known = {each.variable for each in settings(build_parser())}
     known |= {str(value) for name, value in vars(redis_access).items() if name.isupper()}
     for manifests in shapes.values():
         for name, pod in pods(manifests):
             for container in pod["spec"]["containers"]:
                 ours = {each["name"] for each in container.get("env", []) if each["name"].startswith("TRIMTAB_")}
                 assert ours <= known, name
+
+
+def test_rules_and_dashboard_are_the_ones_that_exist(shapes: dict[str, list[Manifest]]) -> None:
+    monitoring = shapes["monitoring"]
+    rules = {each["metadata"]["name"]: each["spec"] for each in of_kind(monitoring, "PrometheusRule")}
+    originals = {path.stem: path for path in (DEPLOY / "prometheus").glob("*.yml")}
+    assert rules == {f"rel-trimtab-{name}": yaml.safe_load(path.read_text()) for name, path in originals.items()}
+    dashboard = named(monitoring, "ConfigMap", "rel-trimtab-dashboard")
+    assert json.loads(dashboard["data"]["trimtab.json"]) == json.loads((DEPLOY / "grafana/trimtab.json").read_text())
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_the_job_has_the_name_that_the_rules_know(shapes: dict[str, list[Manifest]]) -> None:
+    """An alert on `up` for a job that nothing is called would fire for ever."""
+    (monitor,) = of_kind(shapes["monitoring"], "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    services = [each["metadata"]["labels"] for each in of_kind(shapes["monitoring"], "Service")]
+    (labels,) = (each for each in services if wanted.items() <= each.items())
+    named_in_rules = {
+        job
+        for rule in of_kind(shapes["monitoring"], "PrometheusRule")
+        for job in re.findall(r'job="([^"]*)"', json.dumps(rule["spec"]).replace('\\"', '"'))
+    }
+    assert {labels[monitor["spec"]["jobLabel"]]} == named_in_rules
 
 
 def test_keys_are_files_that_the_server_reads(shapes: dict[str, list[Manifest]], tmp_path: Path) -> None:
@@ -133,7 +157,6 @@ def process(command: list[str], environ: Mapping[str, str], log: Path) -> Iterat
 @pytest.mark.redis
 def test_the_release_works_as_processes(tmp_path: Path) -> None:
     manifests = render(tmp_path)
-    root = Path(__file__).parents[2]
     passwords = secret(manifests, "rel-trimtab-redis")
     for folder, contents in (("redis", passwords), ("keys", secret(manifests, "rel-trimtab-keys"))):
         (tmp_path / folder).mkdir()
@@ -154,7 +177,7 @@ def test_the_release_works_as_processes(tmp_path: Path) -> None:
             "http://rel-trimtab.streams.svc:8765": f"http://127.0.0.1:{port}",
         }
         container = of_kind(manifests, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
-        base = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(root), "HOME": str(tmp_path)}
+        base = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
         environ = {**base, **{name: placed(value, places) for name, value in environment(container).items()}}
         environ |= {"TRIMTAB_SERVE_HOST": "127.0.0.1", "TRIMTAB_SERVE_PORT": str(port)}
         environ |= {"TRIMTAB_SERVE_METRICS_HOST": "127.0.0.1", "TRIMTAB_SERVE_METRICS_PORT": str(free_port())}
@@ -163,7 +186,7 @@ def test_the_release_works_as_processes(tmp_path: Path) -> None:
         test = of_kind(manifests, "Pod")[0]["spec"]["containers"][0]
         asking = {**base, **{name: placed(value, places) for name, value in environment(test).items()}}
         with process([str(tmp_path / "bin/trimtab"), *container["args"]], environ, tmp_path / "manager.log") as manager:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while True:
                 done = subprocess.run(test["command"], env=asking, capture_output=True, text=True, check=False)
                 if done.returncode == 0 or time.monotonic() > deadline or manager.poll() is not None:

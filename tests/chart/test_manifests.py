@@ -12,18 +12,9 @@ import pytest
 
 from tests.chart.resources import RESOURCES
 from tests.chart.rules import RULES, pods
-from tests.chart.tools import CHART, ROOT, SHAPES, Manifest, copied_chart, render, run, tool, validator
+from tests.chart.tools import CHART, ROOT, SHAPES, Manifest, copied_chart, of_kind, render, run, tool, validator
 
 SHAPE_NAMES = [path.name.removesuffix("-values.yaml") for path in SHAPES]
-RULES_TEXT = """\
-groups:
-  - name: trimtab
-    rules:
-      - alert: TrimtabNoLeader
-        expr: sum by (query) (trimtab_leader) == 0
-        for: 1m
-        annotations: {summary: "{{ $labels.query }} has no leader"}
-"""
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=SHAPE_NAMES)
@@ -59,14 +50,10 @@ def _form(value: Any) -> str:
     return type(value).__name__
 
 
-def test_custom_resources_fit_their_definitions(shapes: dict[str, list[Manifest]], tmp_path: Path) -> None:
+def test_custom_resources_fit_their_definitions(shapes: dict[str, list[Manifest]]) -> None:
     jsonschema: Any = importlib.import_module("jsonschema")
-    chart = copied_chart(tmp_path)
-    (chart / "files/prometheus").mkdir(exist_ok=True)
-    (chart / "files/prometheus/probe.yml").write_text(RULES_TEXT)
-    with_rules = render(tmp_path, apis=["monitoring.coreos.com/v1"], chart=chart)
     checked = set()
-    for each in [*with_rules, *(each for manifests in shapes.values() for each in manifests)]:
+    for each in (each for manifests in shapes.values() for each in manifests):
         if each["kind"] in RESOURCES:
             jsonschema.validate(each, RESOURCES[each["kind"]])
             checked.add(each["kind"])
@@ -143,6 +130,41 @@ def test_rules_and_dashboard_are_copies() -> None:
     sync = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sync)
     assert sync.differing() == [], "python deploy/helm/sync.py"
+
+
+def test_a_new_chart_restarts_only_what_it_changes(tmp_path: Path) -> None:
+    """A restart of Valkey or of a query has a price: a version in a label is no reason for one."""
+    queries = CHART / "ci/queries-values.yaml"
+    before = dict(pods(render(tmp_path, queries)))
+    chart = copied_chart(tmp_path)
+    meta = chart / "Chart.yaml"
+    meta.write_text(meta.read_text().replace("\nversion: ", "\nversion: 9"))
+    assert _changed(before, render(tmp_path, queries, chart=chart)) == []
+    acl = chart / "files/users.acl"
+    acl.write_text(acl.read_text().replace("+hello", "+hello +echo"))
+    assert _changed(before, render(tmp_path, queries, chart=chart)) == ["StatefulSet/rel-trimtab-valkey"]
+    more = {"valkey": {"maxmemory": "300mb"}}
+    assert _changed(before, render(tmp_path, queries, values=more)) == ["StatefulSet/rel-trimtab-valkey"]
+
+
+def test_a_changed_query_is_started_anew(tmp_path: Path) -> None:
+    """In both modes. The operator looks at a SparkApplication's spec only."""
+    for shape, kind in (("queries", "StatefulSet"), ("spark-operator", "SparkApplication")):
+        path = tmp_path / f"{shape}.yaml"
+        path.write_text((CHART / f"ci/{shape}-values.yaml").read_text().replace("10 minutes", "20 minutes"))
+        before, after = (
+            {each["metadata"]["name"]: each["spec"] for each in of_kind(render(tmp_path, one), kind)}
+            for one in (CHART / f"ci/{shape}-values.yaml", path)
+        )
+        changed = [name for name, spec in before.items() if spec != after[name]]
+        assert changed == [name for name in before if "valkey" not in name] != []
+
+
+def _changed(before: dict[str, Manifest], manifests: list[Manifest]) -> list[str]:
+    """The pods whose template differs; a test pod is made anew whenever it is asked for."""
+    after = dict(pods(manifests))
+    assert after.keys() == before.keys()
+    return [name for name in before if before[name] != after[name] and not name.startswith("Pod/")]
 
 
 def test_it_is_packaged_whole(tmp_path: Path) -> None:

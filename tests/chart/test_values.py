@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.chart.rules import names
-from tests.chart.tools import CHART, Refused, of_kind, render, run, tool
+from tests.chart.tools import CHART, Manifest, Refused, of_kind, render, run, tool
 
 DEFINITION: dict[str, Any] = {
     "query": {
@@ -40,6 +40,21 @@ def query(**more: Any) -> dict[str, Any]:
         ({"valkey": {"enabled": False}, "externalRedis": {"url": "http://r"}}, "'/externalRedis/url'"),
         ({"keys": {"generate": {"admin": None, "reader": None}}}, "there would be no way in"),
         ({"keys": {"generate": {"admin": "root"}}}, "'/keys/generate/admin'"),
+        ({"keys": {"generate": {"-x": "read"}}}, "'/keys/generate': additional properties '-x' not allowed"),
+        ({"metrics": {"port": 8765}}, "metrics.port = 8765: the API has that port"),
+        (
+            {"commonLabels": {"app.kubernetes.io/name": "x"}},
+            'commonLabels["app.kubernetes.io/name"]: is set by the chart',
+        ),
+        ({"manager": {"podLabels": {"helm.sh/chart": "x"}}}, 'manager.podLabels["helm.sh/chart"]: is set by the chart'),
+        (
+            {"manager": {"extraEnv": [{"name": "TRIMTAB_SERVE_PORT", "value": "1"}]}},
+            "manager.extraEnv: TRIMTAB_SERVE_PORT is set by the chart",
+        ),
+        (
+            {"queries": [query(extraEnv=[{"name": "TRIMTAB_REDIS", "value": "1"}])]},
+            "queries[0].extraEnv (orders): TRIMTAB_REDIS is set by the chart",
+        ),
         ({"tests": {"keyName": "nobody"}}, 'tests.keyName = "nobody": is not one of the keys'),
         ({"queries": [query(driver={"replicas": 2})]}, "'/queries/0/driver/replicas': value must be 1"),
         ({"queryDefaults": {"driver": {"replicas": 0}}}, "'/queryDefaults/driver/replicas': value must be 1"),
@@ -104,6 +119,37 @@ def test_images_by_digest(tmp_path: Path) -> None:
     rendered = render(tmp_path, values={"image": {"registry": "ghcr.io", "digest": digest}})
     container = of_kind(rendered, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == f"ghcr.io/trimtab/manager@{digest}"
+
+
+def test_a_query_with_an_image_of_its_own(tmp_path: Path) -> None:
+    digest = f"sha256:{'0' * 64}"
+    own = {"tag": "mine", "pullPolicy": "Always"}
+    values = {"sparkImage": {"digest": digest}, "queries": [query(name="a"), query(name="b", image=own)]}
+    a, b = (_driver(each) for each in of_kind(render(tmp_path, values=values), "StatefulSet")[:2])
+    assert (a["image"], a["imagePullPolicy"]) == (f"trimtab/spark@{digest}", "IfNotPresent")
+    assert (b["image"], b["imagePullPolicy"]) == ("trimtab/spark:mine", "Always")
+    values = {"queryDefaults": {"image": {"repository": "other/spark"}}, "queries": [query()]}
+    manifests = render(tmp_path, values=values)
+    assert _driver(of_kind(manifests, "StatefulSet")[0])["image"] == "other/spark:0.1.0"
+    files = [each["data"] for each in of_kind(manifests, "ConfigMap") if "query.yaml" in each["data"]]
+    config = yaml.safe_load(files[0]["query.yaml"])["spark"]["config"]
+    assert config["spark.kubernetes.container.image"] == "other/spark:0.1.0"
+    assert config["spark.kubernetes.container.image.pullPolicy"] == "IfNotPresent"
+
+
+def _driver(manifest: Manifest) -> Manifest:
+    container: Manifest = manifest["spec"]["template"]["spec"]["containers"][0]
+    assert container["name"] == "driver"
+    return container
+
+
+def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:
+    """With one manager on each node there is no room for another one: an upgrade would wait for ever."""
+    found = []
+    for affinity in ("soft", "hard"):
+        manifests = render(tmp_path, values={"manager": {"antiAffinity": affinity}})
+        found.append(of_kind(manifests, "Deployment")[0]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"])
+    assert found == [0, 1]
 
 
 def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def render(
         path = directory / "values.yaml"
         path.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
         command += ["-f", str(path)]
-    return [each for each in yaml.safe_load_all(run(command, directory)) if each]
+    # In C: the dashboard alone is thousands of lines.
+    return [each for each in yaml.load_all(run(command, directory), yaml.CSafeLoader) if each]
 
 
 def copied_chart(directory: Path) -> Path:

@@ -22,7 +22,8 @@ from split_union.routing import Routes, routes_of
 from split_union.split import Watcher
 from trimtab import frames
 from trimtab.epochs import first_epoch
-from trimtab.evidence import Seen
+from trimtab.errors import CorruptState
+from trimtab.evidence import Evidence, Seen, Tally
 from trimtab.keys import GROUP, KeySpec
 from trimtab.moves import Kind, Move, Way
 from trimtab.reports import MoveReport
@@ -57,7 +58,12 @@ class HeapState:
         self.rows_kept[key] = (stream, frame)
 
     def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
+        if key not in self.rows_kept:
+            raise CorruptState(f"no rows {key}")
         return self.rows_kept[key]
+
+    def has_rows(self, key: DurableKey) -> bool:
+        return key in self.rows_kept
 
     def remove_rows(self, key: DurableKey) -> None:
         del self.rows_kept[key]
@@ -215,7 +221,7 @@ class Cluster:
             Counter(self._ids(outcome)),
             (outcome.state_rows, outcome.combined_rows),
             replace(record, stamp="", barriers={}, roles=roles),
-            {report.move: report.evidence for report in outcome.moves},
+            {report.move: _unnumbered(report.evidence) for report in outcome.moves},
         )
 
     def told(self, move: str, worker: int) -> MoveReport:
@@ -292,3 +298,9 @@ class Cluster:
     def _schema(self) -> pa.Schema:
         columns = (("key", pa.int64()), ("at", TIME), ("id", pa.int64()))
         return pa.schema([(f"{name}_{column}", kind) for name in self.names for column, kind in columns])
+
+
+def _unnumbered(evidence: Evidence) -> Evidence:
+    """Results are digested by the numbers of their rows, and a rebuild numbers rows anew."""
+    expected, made = Tally(rows=evidence.sampled_expected.rows), Tally(rows=evidence.sampled_made.rows)
+    return replace(evidence, sampled_expected=expected, sampled_made=made)

@@ -22,7 +22,8 @@ from manager.watch import Watch
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 
-FRESH = GateSettings(answers_kept_s=0.0, rates=RequestRates(mutations_per_s=10_000, failures_per_s=10_000))
+RATES = RequestRates(mutations_per_s=10_000, questions_per_s=10_000, questions_at_once=10_000, failures_per_s=10_000)
+FRESH = GateSettings(answers_kept_s=0.0, rates=RATES)
 """No answer is kept and no request is over the limit, in tests that are not about that."""
 QUICK = ManagerSettings(poll_s=0.005, discover_s=0.01, backoff_max_s=0.05)
 

@@ -21,7 +21,6 @@ from tests.checkers.harness import Gate, Run
 from tests.checkers.oracle import Row
 from trimtab import JoinQuery, Stream
 from trimtab.epochs import Epoch
-from trimtab.moves import parse_move_id
 from trimtab.offset_log import Checkpoint
 from trimtab.store import Store
 
@@ -117,8 +116,7 @@ class Steered:
     def take_all(self) -> None:
         assert self.running is not None
         self.running.processAllAvailable()
-        names = {parse_move_id(move.id) for move in self.bound().moves}
-        self.shared_epochs |= len({name[0] for name in names if name is not None}) > 1
+        self.shared_epochs |= len({move.migration for move in self.bound().moves} - {""}) > 1
 
     def until(self, done: Callable[[], Any], what: str, files: int = 60) -> Any:
         for _ in range(files):

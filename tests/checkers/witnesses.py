@@ -55,7 +55,7 @@ class Witnesses:
             sent = self._before.get((name, move.sender)) or now[name, move.sender].evidence
             if found.stored_before != sent.stored_after:
                 yield f"took in {found.stored_before}, the sender had {sent.stored_after}"
-        elif known is not None:
+        elif known is not None and not (state == RoleState.CLOSED and self._moves_again(name, worker)):
             keeps = state != RoleState.DROPPED and (state != RoleState.CLOSED or self._owns(name, worker))
             yield from self._chain(known, found, state, entered, move, keeps=keeps)
         if move is not None:
@@ -71,6 +71,13 @@ class Witnesses:
         record = self.cluster.durable[worker].record()
         assert record is not None
         return all(set(role.groups) <= set(record.owned) for role in record.roles if role.move == name)
+
+    def _moves_again(self, name: str, worker: int) -> bool:
+        """Whether the worker has a part in another move of the same groups: that one says what it must have."""
+        record = self.cluster.durable[worker].record()
+        assert record is not None
+        groups = {group for role in record.roles if role.move == name for group in role.groups}
+        return any(role.move != name and not groups.isdisjoint(role.groups) for role in record.roles)
 
     def _chain(
         self, known: Evidence, found: Evidence, state: RoleState, entered: bool, move: Move | None, *, keeps: bool

@@ -1,6 +1,7 @@
-"""Takes away or flips every guard, one at a time, and says which of these mutants no cheap test notices.
+"""Takes away every guard, one at a time, and says which of these mutants no cheap test notices.
 
 python -m tests.mutants --list
+python -m tests.mutants --list --all
 python -m tests.mutants --module balancing/compose.py
 python -m tests.mutants --sample 60 --seed 7
 python -m tests.mutants --resume artifacts/mutants.jsonl
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.mutants.plan import PLAN, Plan
-from tests.mutants.results import EXPLAINED, Kept, digest_of_tree, read_explanations
+from tests.mutants.results import EXPLAINED, Kept, Tree, read_explanations
 from tests.mutants.run import Run, sampled
 from tests.mutants.sites import Module, Mutant, read_modules
 
@@ -21,7 +23,8 @@ from tests.mutants.sites import Module, Mutant, read_modules
 def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, explained: Path = EXPLAINED) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="print the mutants, run nothing")
-    parser.add_argument("--module", action="append", help="only mutants of this file; may be repeated")
+    parser.add_argument("--all", action="store_true", help="also what is no guard: boundaries, values, either way")
+    parser.add_argument("--module", action="append", help="only mutants of this file (or pattern); may be repeated")
     parser.add_argument("--match", help="only mutants whose id contains this text")
     parser.add_argument("--sample", type=int, help="only so many, drawn at random")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (%(default)s)")
@@ -38,23 +41,30 @@ def main(arguments: Sequence[str] | None = None, plan: Plan = PLAN, explained: P
 
     root = Path.cwd()
     modules = read_modules(root, plan)
-    mutants = sampled(_wanted(modules, options.module, options.match), options.sample, options.seed)
+    mutants = sampled(
+        _wanted(modules, options.module, options.match, everything=options.all), options.sample, options.seed
+    )
     if options.list:
         _list(root, plan, mutants)
         return 0
     if not mutants:
         parser.error("no mutant is wanted: see --list")
-    kept = Kept(options.resume, digest_of_tree(root))
+    kept = Kept(options.resume, Tree(root))
     reasons = read_explanations(explained)
-    return Run(root, plan, modules, kept, reasons, options.jobs, options.budget).execute(mutants)
+    partial = bool(options.module or options.match or options.sample)
+    return Run(root, plan, modules, kept, reasons, options.jobs, options.budget, partial).execute(mutants)
 
 
-def _wanted(modules: Sequence[Module], paths: Sequence[str] | None, text: str | None) -> list[Mutant]:
+def _wanted(
+    modules: Sequence[Module], paths: Sequence[str] | None, text: str | None, *, everything: bool
+) -> list[Mutant]:
     return [
         mutant
         for module in modules
         for mutant in module.mutants
-        if (not paths or module.path in paths) and (not text or text in mutant.id)
+        if (everything or mutant.guard)
+        and (not paths or any(fnmatchcase(module.path, path) for path in paths))
+        and (not text or text in mutant.id)
     ]
 
 

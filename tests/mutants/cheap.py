@@ -18,6 +18,8 @@ from tests.mutants.sites import Module, Mutant
 TOGETHER: Final = "all in one process"
 TRIES: Final = 3
 """A test that depends on the time may fail on a busy machine."""
+QUICK_S: Final = 0.05
+"""A case that takes no longer than this has its turn as if it were the first of its function."""
 
 
 class BaselineFailed(Exception):
@@ -52,8 +54,8 @@ class CheapTests:
         return {test: self.ran[test].seconds for test in sorted(tests, key=rank)}
 
 
-def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs: int) -> CheapTests:
-    """Run every cheap test without a mutant, but for files of which that is kept already."""
+def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs: int, *, together: bool) -> CheapTests:
+    """Run every cheap test without a mutant, but for files of which that is kept already; and all of them together."""
     paths = sorted({path for pattern in plan.tests for path in root.glob(pattern)})
     files = [path.relative_to(root).as_posix() for path in paths]
 
@@ -67,7 +69,7 @@ def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs:
 
         return Work(name, child)
 
-    waiting = deque(name for name in (TOGETHER, *files) if name not in kept.baseline)
+    waiting = deque(name for name in (*([TOGETHER] if together else []), *files) if name not in kept.baseline)
     failures: Counter[str] = Counter()
     ran = {test: Ran(**body) for tests in kept.baseline.values() for test, body in tests.items()}
     for ended in run_all(lambda: work(waiting.popleft()) if waiting else None, jobs):
@@ -87,13 +89,13 @@ def measure(root: Path, plan: Plan, modules: Sequence[Module], kept: Kept, jobs:
 
 
 def within(tests: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """As many tests as fit, in their order: of each function the first case before any gets a second one."""
+    """As many tests as fit, in their order: of each function the first case before any gets a second slow one."""
     cases: Counter[str] = Counter()
     turns: dict[str, int] = {}
-    for test in tests:
+    for test, seconds in tests.items():
         function = test.partition("[")[0]
         cases[function] += 1
-        turns[test] = cases[function]
+        turns[test] = 1 if seconds <= QUICK_S else cases[function]
     chosen: set[str] = set()
     left_s = budget_s
     for test in sorted(tests, key=turns.__getitem__):

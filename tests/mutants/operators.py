@@ -1,4 +1,5 @@
-"""What can be done to a guard in Python: each operator looks at one node and yields the changes it knows for it.
+"""What can be done to Python code: each operator looks at one node and yields the changes it knows for it. Which of
+them take away a guard is in `guards.py`.
 
 A change that another one implies is left out, since every mutant costs a run of tests: `==` is not flipped where it is
 a condition as a whole, because a test that tells the condition from True and from False would see that too.
@@ -32,6 +33,9 @@ _OPPOSITES: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.IsNot: ast.Is,
 }
 _SWAPS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+_CHECKING: Final = frozenset({"_equal", "_known", "_wrong"})
+"""Functions that check, beside those whose names say so."""
 
 _COLLECTING: Final = frozenset({"frozenset", "isinstance", "startswith", "endswith"})
 """Functions whose argument is a set of cases."""
@@ -116,11 +120,23 @@ def _raised(node: ast.Raise) -> str:
     return text_of(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) if node.exc else ""
 
 
+def checks(node: ast.AST, place: Place, _top: bool) -> Iterator[Change]:
+    """A check that is not made. It has no answer: what it finds it raises or keeps, so it is known by its name."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        name = _function(node.value)
+        if name.lstrip("_").startswith("check") or name in _CHECKING:
+            yield Change("check-dropped", text_of(node), place.removed())
+
+
 def elements(node: ast.AST, place: Place, top: bool) -> Iterator[Change]:
     """A row of a table, a member of a set of cases, an alternative of a pattern that is not there."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set) and len(node.elts) > 1 and _is_table(node, place, top):
         for index, element in enumerate(node.elts):
             yield Change("element-dropped", text_of(element), Place(node, "elts", index).removed())
+    elif isinstance(node, ast.Call) and top:
+        rows = [index for index, argument in enumerate(node.args) if isinstance(argument, ast.Tuple)]
+        for index in rows if len(rows) > 1 else ():
+            yield Change("element-dropped", text_of(node.args[index]), Place(node, "args", index).removed())
     elif isinstance(node, ast.Dict) and len(node.keys) > 1 and (top or _is_looked_up(place)):
         for index, key in enumerate(node.keys):
             if key is not None:
@@ -141,6 +157,10 @@ def _is_table(node: ast.Tuple | ast.List | ast.Set, place: Place, top: bool) -> 
         return place.index is not None and isinstance(parent.ops[place.index], ast.In | ast.NotIn)
     if isinstance(parent, ast.Call) and _function(parent) in _COLLECTING:
         return True
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+        return False  # several names for several values
+    if any(isinstance(element, ast.Starred) for element in node.elts):
+        return False  # tables put together: each loses its own rows
     rows = all(isinstance(element, ast.Call) for element in node.elts)
     return top and (rows or isinstance(parent, ast.Assign | ast.AnnAssign))
 
@@ -183,6 +203,7 @@ OPERATORS: Final[tuple[Operator, ...]] = (
     comparisons,
     negations,
     exits,
+    checks,
     elements,
     traits,
     cases,

@@ -33,25 +33,40 @@ class Verdict:
     """Digest of all code and tests."""
 
 
-def digest_of(paths: Iterable[Path]) -> str:
+def digest_of(root: Path, paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths):
-        digest.update(f"{path}\0".encode() + path.read_bytes() + b"\0")
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def digest_of_tree(root: Path) -> str:
-    """Everything that can change what becomes of a mutant."""
-    packages = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    suffixes = (".py", ".txt", ".toml", ".yaml")
-    files = [file for package in packages for file in package.rglob("*") if file.suffix in suffixes]
-    return digest_of(file for file in files if file.name != EXPLAINED.name)
+class Tree:
+    """All code and tests, as they are now."""
+
+    def __init__(self, root: Path) -> None:
+        packages = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        suffixes = (".py", ".txt", ".toml", ".yaml")
+        files = {file for package in packages for file in package.rglob("*") if file.suffix in suffixes}
+        files -= {file for file in files if file.name == EXPLAINED.name}
+        self._root = root
+        self.digest = digest_of(root, files)
+        """Of everything that can change what becomes of a mutant."""
+        self._without_tests = digest_of(root, (file for file in files if not _has_tests(file)))
+
+    def digest_for(self, name: str) -> str:
+        """Of what can change how the tests of a file run: all but the other files with tests."""
+        file = self._root / name
+        return f"{self._without_tests}-{digest_of(self._root, [file])}" if file.is_file() else self.digest
+
+
+def _has_tests(file: Path) -> bool:
+    return file.name.startswith("test_") and file.suffix == ".py"
 
 
 class Kept:
     """The file of a run: verdicts, and the baseline."""
 
-    def __init__(self, path: Path | None, tree: str) -> None:
+    def __init__(self, path: Path | None, tree: Tree) -> None:
         self._path = path
         self.tree = tree
         self.baseline: dict[str, dict[str, Any]] = {}
@@ -64,14 +79,14 @@ class Kept:
     def _read(self, body: dict[str, Any]) -> None:
         if "baseline" not in body:
             self._verdicts[body["id"]] = Verdict(**body)
-        elif body["tree"] == self.tree:
+        elif body["tree"] == self.tree.digest_for(body["file"]):
             self.baseline[body["file"]] = body["baseline"]
 
     def verdict(self, mutant: Mutant, module: str) -> Verdict | None:
         """What is known and still holds: a survivor is tried again after any change, a killed one after a change of its
         module only."""
         known = self._verdicts.get(mutant.id)
-        if known is None or known.module != module or (known.outcome == "survived" and known.tree != self.tree):
+        if known is None or known.module != module or (known.outcome == "survived" and known.tree != self.tree.digest):
             return None
         return known
 
@@ -79,7 +94,7 @@ class Kept:
         self._append(asdict(verdict))
 
     def add_baseline(self, file: str, tests: dict[str, Any]) -> None:
-        self._append({"file": file, "baseline": tests, "tree": self.tree})
+        self._append({"file": file, "baseline": tests, "tree": self.tree.digest_for(file)})
 
     def _append(self, body: dict[str, Any]) -> None:
         if self._path is not None:

@@ -30,6 +30,8 @@ class Run:
     explained: Mapping[str, str]
     jobs: int
     budget_s: float
+    partial: bool
+    """Only some mutants are wanted: that the tests do not disturb each other is left to a whole run."""
 
     def execute(self, mutants: Sequence[Mutant]) -> int:
         """All of it; returns the exit code."""
@@ -40,7 +42,7 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="trimtab-mutants-") as bytecode:
             self._preload(bytecode)
             try:
-                tests = measure(self.root, self.plan, self.modules, self.kept, self.jobs)
+                tests = measure(self.root, self.plan, self.modules, self.kept, self.jobs, together=not self.partial)
                 seconds = sum(ran.seconds for ran in tests.ran.values())
                 print(f"{len(tests.ran)} cheap tests pass, {seconds:.0f} s of tests", flush=True)
                 progress = Progress(len(mutants))
@@ -73,7 +75,7 @@ class Run:
 
     def _verdicts(self, mutants: Sequence[Mutant], tests: CheapTests) -> Iterator[Verdict]:
         """Known ones first, then as they come."""
-        digests = {module.path: digest_of([self.root / module.path]) for module in self.modules}
+        digests = {module.path: digest_of(self.root, [self.root / module.path]) for module in self.modules}
         todo: list[Mutant] = []
         for mutant in mutants:
             known = self.kept.verdict(mutant, digests[mutant.module])
@@ -89,7 +91,7 @@ class Run:
                 test=found.test,
                 seconds=round(found.seconds, 2),
                 module=digests[found.mutant.module],
-                tree=self.kept.tree,
+                tree=self.kept.tree.digest,
             )
             self.kept.add(verdict)
             yield verdict

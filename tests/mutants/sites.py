@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.mutants.edits import Change, Edit, Place
+from tests.mutants.guards import Condition, condition_of, takes_a_guard
 from tests.mutants.lua import is_script, scripts
 from tests.mutants.operators import OPERATORS
 from tests.mutants.plan import Plan
@@ -30,6 +31,8 @@ class Mutant:
     can say when it runs."""
     compiled: bool
     """In a function that numba compiles: its cache must not be used."""
+    guard: bool
+    """Whether a guard is taken away; else something is changed that may be one or not (`--all`)."""
     edit: Edit
 
 
@@ -56,9 +59,11 @@ def read_modules(root: Path, plan: Plan) -> list[Module]:
 
 def module_of(path: str, source: str, plan: Plan) -> Module:
     tree = ast.parse(source)
+    everything = any(fnmatchcase(path, pattern) for pattern in plan.everything_in)
+    refusals_only = any(fnmatchcase(path, pattern) for pattern in plan.refusals_only)
     known: Counter[str] = Counter()
     mutants: list[Mutant] = []
-    for change, at in _walk(tree, Place(tree, "body"), _Scope(), plan):
+    for change, node, at in _walk(tree, Place(tree, "body"), _Scope(), plan):
         id_ = f"{path}:{at.name or '-'}:{change.operator}:{change.text}"
         known[id_] += 1
         ordinal = f":{known[id_]}" if known[id_] > 1 else ""
@@ -70,6 +75,7 @@ def module_of(path: str, source: str, plan: Plan) -> Module:
                 line=at.line,
                 statement=at.statement,
                 compiled=at.compiled,
+                guard=everything or takes_a_guard(change, node, at.condition, top=at.top, refusals_only=refusals_only),
                 edit=change.edit,
             )
         )
@@ -87,6 +93,9 @@ class _Scope:
     function: bool = False
     statement: int | None = None
     compiled: bool = False
+    predicate: bool = False
+    """In a function that answers yes or no."""
+    condition: Condition = None
 
     def within(self, node: ast.AST) -> _Scope:
         """The scope of the node itself."""
@@ -104,7 +113,8 @@ class _Scope:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             at = replace(at, name=f"{self.name}.{node.name}".strip("."), top=False)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            at = replace(at, function=True, compiled=self.compiled or is_compiled(node))
+            predicate = node.returns is not None and ast.unparse(node.returns) == "bool"
+            at = replace(at, function=True, predicate=predicate, compiled=self.compiled or is_compiled(node))
         return at
 
 
@@ -115,18 +125,20 @@ def is_compiled(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 _NEVER_RUN = frozenset({"annotation", "returns", "decorator_list", "type_comment"})
 
 
-def _walk(node: ast.AST, place: Place, scope: _Scope, plan: Plan) -> Iterator[tuple[Change, _Scope]]:
+def _walk(node: ast.AST, place: Place, scope: _Scope, plan: Plan) -> Iterator[tuple[Change, ast.AST, _Scope]]:
     at = scope.within(node)
-    for operator in (*OPERATORS, scripts):
-        for change in operator(node, place, at.top):
-            yield change, at
     inner = at.inside(node)
     if _is_left_out(node, inner, plan):
         return
+    for operator in (*OPERATORS, scripts):
+        for change in operator(node, place, at.top):
+            yield change, node, at
     for field, value in ast.iter_fields(node):
         if field in _NEVER_RUN or (isinstance(node, ast.Raise) and field in ("exc", "cause")):
             continue  # the message of an error is wording
         in_body = inner if field == "body" else at
+        if (isinstance(node, ast.If) and field == "test") or isinstance(node, ast.Return):
+            in_body = replace(at, condition=condition_of(node, predicate=at.predicate))
         if isinstance(value, list):
             for index, child in enumerate(value):
                 if isinstance(child, ast.AST):
@@ -136,10 +148,14 @@ def _walk(node: ast.AST, place: Place, scope: _Scope, plan: Plan) -> Iterator[tu
 
 
 def _is_left_out(node: ast.AST, inner: _Scope, plan: Plan) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return any(fnmatchcase(inner.name, pattern) for pattern in plan.functions_left_out)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+        inner.top and isinstance(node, ast.Assign | ast.AnnAssign)
+    ):
+        return inner.name == "__all__" or any(fnmatchcase(inner.name, pattern) for pattern in plan.names_left_out)
     if isinstance(node, ast.Call):
         return any(fnmatchcase(ast.unparse(node.func), pattern) for pattern in plan.calls_left_out)
+    if isinstance(node, ast.keyword):
+        return node.arg in plan.traits_left_out
     if isinstance(node, ast.JoinedStr):
         return not any(map(is_script, node.values))  # else a message
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return False

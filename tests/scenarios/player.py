@@ -5,12 +5,13 @@ Nothing happens by itself. A line says what happens next, and the trace says wha
     owners 0 0 1 1                         which worker has each group in the beginning; two workers if nothing is said
     ask m1 mslb 0 -> 1 groups 0,1          somebody asks for a move (or: share 0.5); its migration is called m1-1
     cancel m1-1                            somebody cancels
-    batch [full|corrupt|differ|gone|backwards] [mute 1] [without a task]
+    batch [full|corrupt|differ|gone|unlistable|backwards] [mute 1] [without a task]
                                            a batch is bound, run and committed, then the manager takes a turn
     batches 3                              three of them
     batch alone ...                        the same without the manager's turn
     attempt [full|corrupt]                 the next batch is tried; the attempt reports, and is not committed
-    store full|corrupt|gone for good       what befalls every attempt from now on
+    store full|corrupt|gone|unlistable for good
+                                           what befalls every attempt from now on
     turn                                   the manager takes a turn
     old batch 2                            the manager takes a turn and finds batch 2 to be the newest
     manager crashes [before|after mslb:4]  at once, or when it comes to that write
@@ -38,11 +39,12 @@ from balancing.happenings import CancelAsked, Happening
 from balancing.instructions import Instruction, PublishEpoch, Write
 from balancing.requests import MoveRequest, RebalanceRequest
 from balancing.steering import Steering
+from balancing.turn import Part
 from tests.scenarios.cluster import Cluster
 from tests.scenarios.redis import Redis
 from tests.scenarios.rendering import happening_text, instruction_lines
 from tests.simulation import leading
-from tests.simulation.leading import TAKE_UP, Look, Position
+from tests.simulation.leading import Look
 from tests.simulation.plane import Wrong
 from trimtab.errors import TrimtabError
 
@@ -214,16 +216,14 @@ class Player:
                 manager.event = self.redis.event
                 lost = leading.records_lost([*self.redis.migrations.values()], [*self.redis.rebalances.values()])
                 self._handle(manager, replace(lost, now_ms=self._now_ms))
-            for position in list(Position)[: Position.OVER]:
-                if position in TAKE_UP:
+            for part in leading.turn_of(look):
+                if part == Part.REQUESTS:
                     self._take_up(manager, look)
                 else:
                     snapshot = leading.snapshot_of(
                         len(self.cluster.bound.owners), self.cluster.workers, single_waves=self.single_waves
                     )
-                    self._handle(
-                        manager, leading.happening_at(position, manager.steering, look, snapshot, self._now_ms)
-                    )
+                    self._handle(manager, leading.happening_at(part, manager.steering, look, snapshot, self._now_ms))
         except Stopped as stopped:
             self._say(f"manager {manager.name} {stopped}")
 

@@ -115,6 +115,7 @@ class DataPlane:
         self.restored = 0
         self._lock = threading.RLock()
         """Batches may run beside whoever looks: a verdict is given between two of them."""
+        self._ended = False
         self.first = first_epoch(query, incarnation, dealt_in_turn(partitions, workers))
         self.define()
 
@@ -155,7 +156,13 @@ class DataPlane:
     def step(self, *, crash: bool = False, rows: bool = True) -> None:
         """One batch: bind, run, commit, say so. With `crash` the batch is run and then lost before its commit."""
         with self._lock:
-            self._step(crash, rows)
+            if not self._ended:
+                self._step(crash, rows)
+
+    def end(self) -> None:
+        """After the batch that runs now there is none."""
+        with self._lock:
+            self._ended = True
 
     def _step(self, crash: bool, rows: bool) -> None:
         batch = self.committed + 1
@@ -275,7 +282,7 @@ class DataPlane:
             at_ms=time.time_ns() // 1_000_000,
             cpu_ns=int(outcome.load.rows.sum()) * CPU_NS_PER_ROW,
         )
-        report = worker_report(attempt, batch, outcome, counts)
+        report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
         return replace(report, phase_ns={}, group_bytes=[ROW_BYTES * rows for rows in report.group_state_rows])
 
     def _to_redis(self, write: Callable[[], object]) -> None:

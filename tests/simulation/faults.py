@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.simulation import plane
 from tests.simulation.canonical import NOTHING
 from tests.simulation.driving import both
-from tests.simulation.leading import Position
+from tests.simulation.leading import END
 from tests.simulation.managing import MindStep
 from tests.simulation.model import Model, Step
 from tests.simulation.plane import LASTING, LUCKY, Luck, Told
@@ -71,13 +71,13 @@ class FaultyModel(Model):
         if mind.todo or redis.view == NOTHING:
             return
         if "hasty" in left:
-            yield from self._with_path(world, mind, redis.view, Position.END, "hasty")
+            yield from self._with_path(world, mind, redis.view, END, "hasty")
         if "stale" in left:
             views = {self.values.redises[each].view for each in self.values.earlier[world.earlier]}
             for view in sorted({FIRST_VIEW, *views} - {redis.view, NOTHING}):
-                yield from self._with_path(world, mind, view, Position.RUNS, "stale")
+                yield from self._with_path(world, mind, view, 0, "stale")
 
-    def _with_path(self, world: World, mind: Mind, view: int, position: Position, fault: str) -> Iterator[Step]:
+    def _with_path(self, world: World, mind: Mind, view: int, position: int, fault: str) -> Iterator[Step]:
         """A turn that begins in the middle, or with an old batch."""
         redis = self.values.redises[world.redis]
         look = self.values.looks.of((view, redis.newest))
@@ -99,7 +99,7 @@ class FaultyModel(Model):
         redis = self.values.redises[number]
         steering, look, position, after = mind.steering, mind.look, mind.position, number
         if not mind.todo:
-            look, position = self.values.looks.of((redis.view, redis.newest)), Position.RUNS
+            look, position = self.values.looks.of((redis.view, redis.newest)), 0
         elif len(mind.todo) == 1:
             do = self.values.dos[mind.todo[0]]
             steering, after = do.then, self.managing.written(number, mind, do, strict=False)

@@ -1,4 +1,4 @@
-"""A leader's turn without Redis: which happenings steering is told of, in the order of manager/runner.py.
+"""A leader's turn without Redis: which happenings steering is told of, in the order of balancing/turn.py.
 
 Shared by the exhaustive search and the text scenarios. What follows from a happening is decided by
 `balancing.steering.Steering` alone; here is only what a leader reads before it asks.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import Final
 
 from balancing.committed import CommittedBatch
 from balancing.happenings import (
@@ -28,24 +28,14 @@ from balancing.protocols.migration import Migration
 from balancing.requests import CancelRequest, Rebalance, RebalanceRequest
 from balancing.situation import Situation
 from balancing.steering import Steering
+from balancing.turn import Part, parts_of_turn
 from tests.simulation.plane import Told
 from trimtab.epochs import Epoch
 from trimtab.moves import Answer, RoleState, Side
 from trimtab.reports import MoveReport, WorkerReport
 
-
-class Position(IntEnum):
-    """Where a leader is in its turn. Requests are taken up before and after a batch, as the runner does."""
-
-    RUNS = 0
-    REQUESTS_BEFORE = 1
-    BATCH = 2
-    REQUESTS_AFTER = 3
-    END = 4
-    OVER = 5
-
-
-TAKE_UP = frozenset({Position.REQUESTS_BEFORE, Position.REQUESTS_AFTER})
+TURN: Final = parts_of_turn(running=True, batches=1)
+END: Final = TURN.index(Part.END)
 
 
 @dataclass(frozen=True)
@@ -94,18 +84,22 @@ def situation_of(steering: Steering, look: Look) -> Situation | None:
     )
 
 
-def happening_at(
-    position: Position, steering: Steering, look: Look, snapshot: Snapshot, now_ms: int = 0
-) -> Happening | None:
-    """What steering is told of at this place of a turn, requests apart."""
-    if look.batch is None:
-        return QueryStopped(now_ms=now_ms) if position == Position.RUNS else None
-    if position == Position.RUNS:
+def turn_of(look: Look) -> tuple[Part, ...]:
+    """A turn with this look. Every look has the newest batch: what a batch says is a level."""
+    return parts_of_turn(running=look.batch is not None, batches=1)
+
+
+def happening_at(part: Part, steering: Steering, look: Look, snapshot: Snapshot, now_ms: int = 0) -> Happening | None:
+    """What steering is told of in this part of a turn. Requests are taken up elsewhere; the balancer is off."""
+    if part == Part.STOPPED:
+        return QueryStopped(now_ms=now_ms)
+    assert look.batch is not None
+    if part == Part.RUNS:
         return QueryRuns(now_ms=now_ms)
-    if position == Position.BATCH:
+    if part == Part.BATCH:
         return BatchCommitted(now_ms=now_ms, batch=look.batch, workers=look.workers)
     situation = situation_of(steering, look)
-    if position == Position.END and situation is not None:
+    if part == Part.END and situation is not None:
         return TurnEnds(now_ms=now_ms, situation=situation, bound=look.batch.bound, snapshot=snapshot)
     return None
 

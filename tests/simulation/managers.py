@@ -99,6 +99,7 @@ class World:
     def begin_anew(self) -> None:
         """The query is started again under its name, with an empty checkpoint."""
         old = self.plane
+        old.end()
         self.plane = DataPlane(self.server.url, query=old.query, window=old.window, incarnation=old.incarnation + "x")
         self.plane.step()
 

@@ -1,6 +1,6 @@
 """The manager of the search: the production `Steering`, and a queue of its instructions.
 
-A turn tells steering of what happened, in the order of manager/runner.py (leading.py). Every instruction that leaves a
+A turn tells steering of what happened, in the order of balancing/turn.py. Every instruction that leaves a
 trace is a step of the world, so that a manager may die, be fenced or meet another Redis before each of them. What the
 scripts in Redis refuse is refused here: writes of a manager without the lease, writes on top of a Redis that went back,
 epochs that leave a gap.
@@ -16,10 +16,11 @@ from balancing.protocols.migration import Migration
 from balancing.protocols.table import State
 from balancing.requests import Rebalance
 from balancing.steering import Steering
+from balancing.turn import Part
 from tests.checkers.epochs import wrong_between, wrong_with
 from tests.simulation import leading
 from tests.simulation.canonical import NOTHING, Do, Interned
-from tests.simulation.leading import TAKE_UP, Look, Position
+from tests.simulation.leading import Look
 from tests.simulation.plane import Wrong
 from tests.simulation.world import DOWN, QUERY, WORKERS, Mind, Redis, Scenario, Values, View
 from trimtab.epochs import Epoch, breaks_between, check_epoch
@@ -80,7 +81,7 @@ class Managing:
         answer = self._handled.get(key)
         if answer is None:
             answer = self._handled[key] = self._handle(steering, look, position)
-            if position == Position.BATCH and answer[0]:
+            if answer[0] and leading.turn_of(self.look(look))[position] == Part.BATCH:
                 # A batch says what is, not what has changed: handled again, it changes nothing.
                 again, _ = self._handle(answer[1], look, position)
                 if again:
@@ -88,8 +89,9 @@ class Managing:
         return answer
 
     def _handle(self, steering: int, look: int, position: int) -> Answer:
-        before = self.values.steerings[steering]
-        return self._answer(steering, leading.happening_at(Position(position), before, self.look(look), self.snapshot))
+        before, seen = self.values.steerings[steering], self.look(look)
+        part = leading.turn_of(seen)[position]
+        return self._answer(steering, leading.happening_at(part, before, seen, self.snapshot))
 
     def _answer(self, steering: int, happening: Happening | None) -> Answer:
         if happening is None:
@@ -130,8 +132,9 @@ class Managing:
         self, steering: int, look: int, position: int, requests: tuple[int, ...], rebalances: tuple[int, ...]
     ) -> tuple[Mind, tuple[tuple[int, int], ...]]:
         cancels: list[tuple[int, int]] = []
-        while position < Position.OVER:
-            if position in TAKE_UP:
+        turn = leading.turn_of(self.look(look))
+        while position < len(turn):
+            if turn[position] == Part.REQUESTS:
                 todo, _ = self.ask(steering, look, requests[0], rebalances) if requests else ((), steering)
                 if todo:
                     return Mind(steering, look, position, todo), tuple(cancels)
@@ -187,7 +190,7 @@ class Managing:
         _, knowing = self._answer(ignorant, leading.led("manager", fence))
         migrations, rebalances = self._records(redis)
         todo, held = self._answer(knowing, leading.loaded(self.look(look), migrations, rebalances))
-        mind = Mind(knowing, look, Position.RUNS, todo) if todo else Mind(held)
+        mind = Mind(knowing, look, 0, todo) if todo else Mind(held)
         mind = mind._replace(holder=holder)
         led = self.values.redises.of(redis._replace(holder=holder, fence=fence))
         return MindStep("manager starts", led, self.values.mind(mind))
@@ -218,9 +221,9 @@ class Managing:
         look = self.values.looks.of((redis.view, redis.newest))
         if not mind.synced and redis.view != NOTHING:
             todo, held = self._answer(mind.steering, leading.records_lost(*self._records(redis)))
-            after = Mind(mind.steering, look, Position.RUNS, todo) if todo else Mind(held)
+            after = Mind(mind.steering, look, 0, todo) if todo else Mind(held)
             return MindStep("manager puts Redis right", number, self.values.mind(after._replace(holder=mind.holder)))
-        after, _ = self.path(mind.steering, look, Position.RUNS, redis)
+        after, _ = self.path(mind.steering, look, 0, redis)
         after = after._replace(holder=mind.holder, synced=mind.synced)
         return MindStep("look", number, self.values.mind(after)) if after != mind else None
 

@@ -116,6 +116,8 @@ class Luck(NamedTuple):
     """Packages have vanished from the transfer store."""
     backwards: bool = False
     """The workers run in the opposite order: one may find what another one has just written."""
+    unlistable: bool = False
+    """Nobody can say what is in the transfer store, and the attempt is the last one: it goes on without."""
 
 
 LUCKY: Final = Luck()
@@ -124,6 +126,7 @@ LASTING: Final[Mapping[str, Luck]] = {
     "full for good": Luck(full=True),
     "corrupt for good": Luck(corrupt=True),
     "gone for good": Luck(full=True, gone=True),
+    "unlistable for good": Luck(unlistable=True),
 }
 """What may befall every attempt from some time on."""
 

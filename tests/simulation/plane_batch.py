@@ -226,14 +226,14 @@ class _Task:
         return Fact.PACKED
 
     def _check_package(self, role: Role) -> Fact:
-        there = (role.move, role.epoch) in self.batch.store
+        there = (role.move, role.epoch) in self.batch.store and not self.batch.luck.unlistable
         return Fact.PACKAGE_THERE if there else Fact.PACKAGE_MISSING
 
     def _look_for_package(self, role: Role) -> Fact:
         if self.batch.luck.corrupt:
             self.batch.store.pop((role.move, role.epoch), None)
         package = self.batch.store.get((role.move, role.epoch))
-        if package is None:
+        if package is None or self.batch.luck.unlistable:
             self._note(role, "no good package")
             return Fact.PACKAGE_MISSING
         if package.differs and not self.moves[role.move].digest:

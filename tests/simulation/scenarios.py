@@ -53,7 +53,9 @@ NO_PACKAGE: Final = replace(
 LASTING: Final = replace(
     MSLB_ONE,
     name="MSLB, the transfer store is broken for good",
-    faults=faults("full for good", "corrupt for good", "gone for good", "crash", "cancel", "back"),
+    faults=faults(
+        "full for good", "corrupt for good", "gone for good", "unlistable for good", "crash", "cancel", "back"
+    ),
     total=2,
     back_writes=1,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 
 import pytest
@@ -33,6 +34,7 @@ def test_there_and_back(server: EmbeddedRedis, raw: redis.Redis, strategy: str) 
             assert world.plane.owners == BEFORE
             world.check()
             for name in ("r1-1", "r2-1"):
+                await world.until(functools.partial(world.is_audited, name), "the end of its audit")
                 verdict = (await world.migration(name)).audit.verdict()
                 assert verdict.clean and verdict.checked_rows > 0
             assert runner.pen.publish_s < 0.05
@@ -200,6 +202,7 @@ def test_a_manager_that_was_away_for_a_wave_audits_it_all_the_same(server: Embed
             await world.until(lambda: world.plane.committed > committed + 5, "five batches without a manager")
             world.manager("second")
             assert (await world.ended()).state == "committed"
+            await world.until(world.is_audited, "the end of its audit")
             verdict = (await world.migration()).audit.verdict()
             assert verdict.clean and not verdict.unchecked_batches, verdict
             # Those with an open move, and some after it.
@@ -329,6 +332,7 @@ def test_a_full_transfer_store_rolls_back(
             assert "transfer store full" in (await world.migration()).problem
             assert world.plane.owners == BEFORE
             world.check()
+            await world.until(world.is_audited, "the end of its audit")
             assert (await world.migration()).audit.verdict().clean
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Redis flushed, gone back, killed, slow, or cut off from a manager in mid-migration (reliability.md, fault table).
+"""Redis flushed, gone back, killed, slow, or cut off from a manager in mid-migration.
 
 The data plane goes on with the epoch it has; migrations pause, then go on from what the bound epoch says; each ends
 committed or rolled back, with nothing lost and nothing doubled.

@@ -124,6 +124,7 @@ FAULTS: Final = (
     "full for good",
     "corrupt for good",
     "gone for good",
+    "unlistable for good",
 )
 """What may go wrong (faults.py)."""
 

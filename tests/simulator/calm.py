@@ -34,6 +34,8 @@ class Way:
     strategy: str = "mslb"
     cancel_after: int = -1
     """So many batches after the request; -1: not at all."""
+    again_after: int = -1
+    """So many batches after the request the same group is asked for again; -1: not at all."""
     trouble: str = ""
     batches: int = 9
 
@@ -47,6 +49,7 @@ WAYS: Final = {
     "back, joined": Way(cancel_after=4, batches=10),
     "parallel": Way(strategy="ptlb", batches=16),
     "parallel, cancelled": Way(strategy="ptlb", cancel_after=5),
+    "there, and on at once": Way(again_after=5, batches=14),
 }
 
 
@@ -85,19 +88,27 @@ class _Writer:
     def move(self, way: str) -> Iterator[Action]:
         """One migration, from the request until nothing is left of it."""
         plan = WAYS[way]
-        yield self.ask(plan.strategy, self.requests % SHAPE.partitions)
+        group = self.requests % SHAPE.partitions
+        yield self.ask(plan.strategy, group)
         for number in range(plan.batches):
             if number == plan.cancel_after:
                 yield self.cancel()
-            if plan.trouble == "full" and number in (2, 6):
+            if plan.trouble == "full" and number == 2:
                 # The probe is written, the package is not.
-                yield Action("store_fault", {"fault": str(StoreFault.NEARLY_FULL if number == 2 else StoreFault.NONE)})
+                yield Action("store_fault", {"fault": str(StoreFault.NEARLY_FULL)})
             if plan.trouble == "lost" and number in (3, 4):
                 yield Action("package_lost", {"number": 0})
                 # The receiver looks before the sender packs again.
                 yield from self.batch(order=self.receiver)
+            elif number == plan.again_after:
+                # The batch that closes the move: the next one opens while this one is still watched.
+                batch, turn = self.batch()
+                yield from (batch, turn, self.ask(plan.strategy, group), turn)
             else:
                 yield from self.batch()
+        if plan.trouble == "full":
+            # Not before: the way back must do without the store.
+            yield Action("store_fault", {"fault": str(StoreFault.NONE)})
 
 
 def calm_story(ways: Sequence[str] = (), seed: int = 1) -> Story:

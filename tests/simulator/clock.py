@@ -7,6 +7,7 @@ this generator, and a sleeping manager waits for virtual time: a seed then repro
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from random import Random
@@ -14,13 +15,8 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 from unittest.mock import patch
 
-import manager.inbox
 import manager.keeping
-import manager.pen
-import manager.requests
 import manager.runner
-import manager.store
-import manager.watch
 import split_union.control_source
 import split_union.definition
 import split_union.split
@@ -140,14 +136,8 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
 
     changes: list[tuple[Any, str, Any]] = [
         (module, "now_ms", clock.now_ms)
-        for module in (
-            manager.store,
-            manager.runner,
-            manager.pen,
-            manager.watch,
-            manager.inbox,
-            manager.requests,
-        )
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("manager.") and hasattr(module, "now_ms")
     ]
     changes += [
         (module, "secrets", secrets)

@@ -55,6 +55,7 @@ def draw_shape(random: Random) -> Shape:
         lateness_us=random.choice((0, 0, 500_000, 2 * SECOND_US)),
         executors=random.randint(2, workers) if random.random() < 0.8 else 1,
         text_keys=random.random() < 0.25,
+        attempts=random.choice((1, 4, 4)),
     )
 
 

@@ -32,6 +32,8 @@ ROUNDS_AFTER: Final = 5
 BUGS: Final = frozenset({"audit", "manager", "protocol", "journal"})
 """Alarms that a fault of the world never is a reason for."""
 FINISHER: Final = "finisher"
+UNCOLLECTED: Final = (StoreFault.READ_ONLY, StoreFault.UNLISTABLE)
+"""Faults of the transfer store that keep what is in it."""
 
 
 class Ending:
@@ -67,7 +69,7 @@ class Ending:
         files = world.files
         if not world.fault_lasts:
             files.fault = StoreFault.NONE
-        files.unlistable = files.unreadable = 0
+        files.unlistable = files.unreadable = 0  # those that last are faults of their own
         for manager in world.managers.values():
             manager.client.is_cut = False
         world.manager_starts(FINISHER)
@@ -151,7 +153,7 @@ class Ending:
                 if rows and owners[group] != worker:
                     yield f"worker {worker} has {rows} rows of group {group}, which belongs to worker {owners[group]}"
         files = self.world.files
-        if files.fault != StoreFault.READ_ONLY and files.files:
+        if files.fault not in UNCOLLECTED and files.files:
             yield f"the transfer store is not empty: {sorted(files.files)}"
 
     def _alarms(self) -> Iterator[str]:

@@ -37,6 +37,10 @@ class StoreFault(StrEnum):
     """Packages are gone as soon as they are written."""
     CORRUPTING = "corrupting"
     """Packages are not what was written."""
+    UNLISTABLE = "unlistable"
+    """Nobody can say what is there."""
+    UNREADABLE = "unreadable"
+    """Nothing can be read."""
 
 
 PROBE_BYTES = 128
@@ -101,8 +105,8 @@ class MemoryFiles:
 
     @contextmanager
     def open_input_stream(self, path: str) -> Iterator[Source]:
-        if self.unreadable:
-            self.unreadable -= 1
+        if self.unreadable or self.fault == StoreFault.UNREADABLE:
+            self.unreadable = max(0, self.unreadable - 1)
             raise OSError(errno.EIO, f"{path} cannot be read")
         if path not in self.files:
             raise FileNotFoundError(path)
@@ -129,8 +133,8 @@ class MemoryFiles:
             del self.files[each]
 
     def get_file_info(self, selector: Any) -> list[Entry]:
-        if self.unlistable:
-            self.unlistable -= 1
+        if self.unlistable or self.fault == StoreFault.UNLISTABLE:
+            self.unlistable = max(0, self.unlistable - 1)
             raise OSError(errno.EIO, f"{selector.base_dir} cannot be listed")
         entries: dict[str, Entry] = {}
         for path, data in self.files.items():
@@ -168,8 +172,8 @@ class MemoryFiles:
             del self.files[packages[number % len(packages)]]
 
 
-def transfer_store(files: MemoryFiles, key: bytes = b"key") -> TransferStore:
+def transfer_store(files: MemoryFiles, key: bytes = b"key", *, insists: bool = True) -> TransferStore:
     """The production store, on files in memory."""
-    store = TransferStore(CHECKPOINT, key)
+    store = TransferStore(CHECKPOINT, key, insists=insists)
     store._filesystem = files
     return store

@@ -8,6 +8,7 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
+from manager.history import HISTORY_TTL_S
 from manager.journal import PUBLISH_AS_LEADER, WRITE
 from manager.lease import ACQUIRE, RELEASE, RENEW
 from manager.requests import ENQUEUE
@@ -53,7 +54,8 @@ def _release(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) ->
 
 
 def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> str:
-    lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision = keys
+    lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, *history, outcomes = keys
+    lists = dict(zip(("batch", "fine", "coarse"), history, strict=True))
     value, _, closed_kept, alarms_kept, snapshot_s, now_ms, known, *operations = arguments
     if server.get(lease) != value:
         raise ResponseError(_FENCED)
@@ -81,10 +83,20 @@ def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> s
             server.set(snapshot, text, ex=int(snapshot_s))
         elif what == "decision":
             server.set(decision, text)
+        elif what in lists:
+            server.rpush(lists[what], text)
+            server.ltrim(lists[what], -int(name), -1)
+            server.expire(lists[what], HISTORY_TTL_S)
+        elif what == "forecast":
+            server.hsetnx(outcomes, f"{name}:forecast", text)
+        elif what == "measured":
+            server.hset(outcomes, f"{name}:measured", text)
     for member in server.zrange(closed, 0, -1)[: max(0, server.zcard(closed) - int(closed_kept))]:
         kind, _, name = member.partition(":")
         server.zrem(closed, member)
         server.hdel(migrations if kind == "migration" else rebalances, name)
+        for about in ("forecast", "measured"):
+            server.hdel(outcomes, f"{name}:{about}")
     return newest
 
 

@@ -29,6 +29,8 @@ class Shape:
     window_us: int = 3_000_000
     lateness_us: int = 0
     executors: int = 2
+    attempts: int = 4
+    """How often Spark tries a task before it gives the query up; once in local mode."""
     text_keys: bool = False
     """Keys are texts whose codes are hashes, and meet often; else a key is its own code."""
 

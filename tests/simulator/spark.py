@@ -29,6 +29,7 @@ from split_union.query import JoinQuery
 from split_union.session import worker_keys
 from split_union.split import SplitTask
 from tests.checkers.cluster import HeapState
+from tests.simulator.files import MemoryFiles, transfer_store
 from tests.simulator.shape import Row, Shape
 from tests.simulator.workers import Assignment, Lingering, Workers
 from trimtab import __version__, offset_log
@@ -37,12 +38,9 @@ from trimtab.keys import CODE, GROUP
 from trimtab.store import Store
 from worker.arriving import SCHEMA, WORKER_KEY
 from worker.batch import BatchOutcome
-from worker.transfers import TransferStore
 
 QUERY: Final = "orders"
 QUERY_ID: Final = "a-query"
-TASK_FAILURES_MAX: Final = 4
-"""As spark.task.maxFailures: then the query fails."""
 
 
 class Fate(StrEnum):
@@ -82,7 +80,7 @@ class FakeSpark:
         directory: Path,
         shape: Shape,
         store: Store,
-        transfers: TransferStore,
+        files: MemoryFiles,
         now_ms: Callable[[], int],
         *,
         query: str = QUERY,
@@ -91,7 +89,7 @@ class FakeSpark:
         self.shape, self.store, self.query = shape, store, query
         self.location = str(directory / "checkpoint")
         self.checkpoint = offset_log.Checkpoint(self.location)
-        self.workers = Workers(query, shape, directory, transfers)
+        self.workers = Workers(query, shape, directory, files)
         self.committed = -1
         self.epochs: list[Epoch] = []
         """That each batch is bound to."""
@@ -213,7 +211,7 @@ class FakeSpark:
         start = self._offsets[-1] if self._offsets else self.reader.initialOffset()
         if self.quick_polls:
             self.reader._polled_at = self.reader._quiet_until = -1.0
-        with patch.object(split_union.control_source, "TransferStore", lambda *_: self.workers.transfers):
+        with patch.object(split_union.control_source, "TransferStore", lambda *_: transfer_store(self.workers.files)):
             offset: dict[str, Any] = self.reader.latestOffset(start, cast(Any, None))
         self.reader.partitions(start, offset)
         return offset
@@ -310,8 +308,8 @@ class FakeSpark:
     ) -> tuple[HeapState, BatchOutcome] | None:
         """The attempt that counts; None where Spark gives the query up."""
         assignment = self._assignment(number, worker, arriving, faults)
-        for _ in range(TASK_FAILURES_MAX):
-            assignment = replace(assignment, attempt=self._next_attempt())
+        for attempt in range(self.shape.attempts):
+            assignment = replace(assignment, attempt=self._next_attempt(), number=attempt)
             durable = self.workers.copy_of_state(worker)
             with _failing_tasks():
                 outcome, report = self.workers.attempt(assignment, durable, self._now_ms())

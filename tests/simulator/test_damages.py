@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.simulator.calm import WAYS, calm_story
@@ -9,7 +11,8 @@ from tests.simulator.damages import DAMAGES
 from tests.simulator.ending import Ending
 from tests.simulator.story import Story
 from tests.simulator.world import world_of
-from trimtab.moves import Way
+from trimtab.epochs import Epoch
+from trimtab.moves import BATCHES_AFTER_CLOSE, Way
 
 
 def audit_alarms(story: Story) -> tuple[list[str], str]:
@@ -36,11 +39,22 @@ def test_an_undamaged_story_is_clean_to_the_last_batch() -> None:
         assert {each.id: each.audit.verdict().clean for each in records.migrations.values()} == dict.fromkeys(
             records.migrations, True
         )
-        assert len(records.migrations) == 8
+        assert len(records.migrations) == 10
         ways = {move.way for epoch in world.spark.epochs for move in epoch.moves}
         assert ways == set(Way), "every way back is gone"
         outcomes = sorted(each.outcome for each in records.migrations.values())
-        assert outcomes == ["committed"] * 3 + ["rolled-back"] * 5
+        assert outcomes == ["committed"] * 5 + ["rolled-back"] * 5
+        assert _moved_again_at_once(world.spark.epochs), "a group moves again while its last move is watched"
+
+
+def _moved_again_at_once(epochs: list[Epoch]) -> bool:
+    """`epochs` are those of the batches, in their order."""
+    closed: dict[int, int] = {}
+    for batch, (before, after) in enumerate(pairwise(epochs)):
+        if any(batch - closed.get(group, -99) <= BATCHES_AFTER_CLOSE for group in after.moving):
+            return True
+        closed |= dict.fromkeys(before.moving.keys() - after.moving.keys(), batch)
+    return False
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from tests.simulator.files import StoreFault
 from tests.simulator.shape import Shape
 from tests.simulator.story import Action, Story
 from tests.simulator.telling import tell
+from trimtab.moves import Way
 
 SHAPE = Shape(plans=("(A B)", "(B A)", "(B A)"), owners=(0, 1, 2, 0, 1, 2), window_us=2_000_000)
 START = Action("manager_starts", {"manager": "m0"})
@@ -50,3 +56,30 @@ def test_an_empty_request_does_not_stop_those_after_it() -> None:
         batch({}),
         TURN,
     )
+
+
+@pytest.mark.parametrize("attempts", [1, 4])
+@pytest.mark.parametrize("fault", [StoreFault.UNLISTABLE, StoreFault.UNREADABLE])
+def test_a_store_that_cannot_be_read_for_good_stops_nothing(fault: StoreFault, attempts: int) -> None:
+    """The last attempt that Spark makes goes on without it, and in local mode the first one is the last: there every
+    attempt failed, and every start of the query."""
+    rows = [{"A": [[0, at, 2 * at]], "B": [[0, at, 2 * at + 1]]} for at in range(10_000_000, 14_000_000, 500_000)]
+    story = Story(
+        0,
+        replace(SHAPE, attempts=attempts),
+        (
+            START,
+            batch(rows[0]),
+            Action("ask", {"id": "r1", "moves": [{"groups": [0], "receiver": 0}], "strategy": "mslb"}),
+            TURN,
+            batch(rows[1]),
+            TURN,
+            Action("store_fault", {"fault": str(fault), "lasts": True}),
+            *(each for more in rows[2:] for each in (batch(more), TURN)),
+        ),
+    )
+    outcome = tell(story)
+    assert outcome.failure is None, outcome.failure.text
+    assert outcome.world.files.fault == fault
+    ways = {move.way for epoch in outcome.world.spark.epochs for move in epoch.moves}
+    assert ways == {Way.THERE, Way.RECALLED, Way.HELD}

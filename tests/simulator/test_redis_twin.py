@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,6 +25,21 @@ from trimtab.store import PUBLISH, REPORT, RESTORE, publish_arguments
 pytestmark = pytest.mark.redis
 QUERY = "q"
 CALLS = 120
+OPERATIONS = (
+    "migration",
+    "rebalance",
+    "closed",
+    "request",
+    "event",
+    "alarm",
+    "snapshot",
+    "decision",
+    "batch",
+    "fine",
+    "coarse",
+    "forecast",
+    "measured",
+)
 
 
 class Twins:
@@ -109,14 +125,16 @@ class Twins:
                 redis_keys.alarms,
                 redis_keys.snapshot,
                 redis_keys.decision,
+                redis_keys.batches,
+                partial(redis_keys.history, step_s=10),
+                partial(redis_keys.history, step_s=60),
+                redis_keys.outcomes,
             )
         ]
         operations: list[str] = []
         for _ in range(random.randint(1, 4)):
-            what = random.choice(
-                ("migration", "rebalance", "closed", "request", "event", "alarm", "snapshot", "decision")
-            )
-            name = random.choice("xyz")
+            what = random.choice(OPERATIONS)
+            name = "2" if what in ("batch", "fine", "coarse") else random.choice("xyz")
             body: dict[str, Any] = {"kind": "k", "text": str(random.random())}
             if what == "migration":
                 body["outcome"] = random.choice(("", "committed"))

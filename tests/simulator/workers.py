@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.checkers.cluster import HeapState
+from tests.simulator.files import MemoryFiles, transfer_store
 from tests.simulator.shape import Shape
 from trimtab.epochs import Epoch
 from trimtab.reports import WorkerReport
@@ -16,7 +17,7 @@ from worker.arriving import SplitCounts, read_rows
 from worker.batch import BatchInput, BatchOutcome, run_batch
 from worker.reporting import Attempt, worker_report
 from worker.resident import Residence
-from worker.transfers import TransferStore
+from worker.transfers import insists
 
 CPU_NS_PER_TUPLE: Final = 1_000_000
 CPU_NS_FIXED: Final = 100_000
@@ -38,6 +39,8 @@ class Assignment:
     attempt: int
     """Spark's number, given when the attempt is launched."""
     executor: int
+    number: int = 0
+    """Among the attempts at the task, as Spark counts them."""
     rebuild: bool = False
 
 
@@ -52,8 +55,8 @@ class Lingering:
 class Workers:
     """The workers of one query, wherever they run."""
 
-    def __init__(self, query: str, shape: Shape, directory: Path, transfers: TransferStore) -> None:
-        self.query, self.shape, self.transfers = query, shape, transfers
+    def __init__(self, query: str, shape: Shape, directory: Path, files: MemoryFiles) -> None:
+        self.query, self.shape, self.files = query, shape, files
         self.durable = [HeapState() for _ in range(shape.workers)]
         """As of the last committed batch."""
         self.executor = [worker % shape.executors for worker in range(shape.workers)]
@@ -82,7 +85,8 @@ class Workers:
             rebuild=assignment.rebuild,
         )
         residence = Residence(self._executor_directory(assignment.executor), self.query, assignment.worker)
-        outcome = run_batch(self.shape.spec, batch, durable, residence, self.transfers, self.shape.result_schema)
+        transfers = transfer_store(self.files, insists=insists(assignment.number, self.shape.attempts))
+        outcome = run_batch(self.shape.spec, batch, durable, residence, transfers, self.shape.result_schema)
         load = outcome.load
         assert load is not None
         who = Attempt(
@@ -94,7 +98,9 @@ class Workers:
             at_ms=at_ms,
             cpu_ns=CPU_NS_FIXED + CPU_NS_PER_TUPLE * int((load.rows + load.probes + load.results).sum()),
         )
-        return outcome, worker_report(who, batch, outcome, counts)
+        return outcome, worker_report(
+            who, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces)
+        )
 
     def kill_executor(self, executor: int) -> None:
         """What was resident there is gone."""

@@ -17,7 +17,7 @@ from balancing.settings import parse_settings
 from manager.requests import QueueFull, enqueue
 from tests.simulator.clients import AsyncClient, BlockingClient, Network, SimManagerStore, SimStore
 from tests.simulator.clock import VirtualClock, virtual_world
-from tests.simulator.files import MemoryFiles, StoreFault, transfer_store
+from tests.simulator.files import MemoryFiles, StoreFault
 from tests.simulator.managers import SimManager, driven, watched_logs
 from tests.simulator.redis_server import SimRedis
 from tests.simulator.shape import Row
@@ -46,8 +46,7 @@ class World:
         self.client = AsyncClient(self.network)
         self.store = SimManagerStore(self.client)
         self.plane = BlockingClient(self.network)
-        transfers = transfer_store(self.files)
-        self.spark = FakeSpark(directory, story.shape, SimStore(self.plane), transfers, clock.now_ms)
+        self.spark = FakeSpark(directory, story.shape, SimStore(self.plane), self.files, clock.now_ms)
         self._batch: Iterator[str] | None = None
         self.managers: dict[str, SimManager] = {}
         self._asked: list[str] = []

@@ -67,8 +67,9 @@ class Ledger:
             return sum(bool(view["outcome"]) for view in self.migrations.values())
 
     def audits(self) -> tuple[Counter[str], list[str]]:
-        """How many audits were clean, incomplete or complaining, and the complaints. An audit that had no batch to
-        look at (the move was never opened, or Redis forgot it before) is not clean: it has seen nothing."""
+        """How many audits were clean, not finished when last seen, incomplete or complaining, and the complaints. An
+        audit that had no batch to look at (the move was never opened, or Redis forgot it before) is not clean: it has
+        seen nothing."""
         counts: Counter[str] = Counter()
         complaints: list[str] = []
         with self._lock:
@@ -82,6 +83,8 @@ class Ledger:
                     complaints += [f"{view['id']} ({view['strategy']}, {view['outcome']}): {each}" for each in problems]
                 elif not audit.get("checked_batches") and not audit.get("unchecked_batches"):
                     counts["nothing to check"] += 1
+                elif not audit.get("finished") and not audit.get("unchecked_batches"):
+                    counts["unfinished"] += 1
                 else:
                     counts["clean" if audit.get("clean") else "incomplete"] += 1
         return counts, complaints

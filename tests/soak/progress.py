@@ -45,6 +45,12 @@ class Progress:
         newest = self._checkpoint.last_batch()
         if newest is None or self.committed() != newest:
             return False
+        try:
+            return self._all_named(newest, files)
+        except FileNotFoundError:
+            return False  # the query runs, and Spark deletes what it has compacted: the next look will tell
+
+    def _all_named(self, newest: int, files: int) -> bool:
         _, _, *offsets = (self._path / "offsets" / str(newest)).read_text().splitlines()
         # The fourth source is the control source, which reads no files. Spark knows sources by their place.
         logs = [log for log in sorted((self._path / "sources").iterdir()) if any(log.glob("[0-9]*"))]

@@ -263,6 +263,7 @@ class History:
         waiting_before = arriving(role.aside)
         rejoined = self._begin(role, move)
         stored_before = stored(role.rows)
+        filed_package, filed_waiting = self._filed(role, state, waiting_before)
         on_time = [row for row in arrived if row.time > self._limit(role, limit, arrived)]
         aside = role.state in (S.EXPORTED, S.EXPORT_FAILED, S.HOLDING, S.RECALLED_HELD)
         put_aside = on_time if aside else []
@@ -283,9 +284,12 @@ class History:
             put_aside=arriving(put_aside),
             waiting_before=waiting_before,
             waiting_after=arriving(role.aside),
+            filed_package=filed_package,
+            filed_waiting=filed_waiting,
+            frames_missing=int(state not in (S.ACTIVE, S.CLOSED) and self.hits("a frame is missing")),
             sampled_keys=2,
-            sampled_expected=sum(map(_sampled, expected)),
-            sampled_made=sum(map(_sampled, results)),
+            sampled_expected=_sampled_results(expected),
+            sampled_made=_sampled_results(results),
         )
         report = MoveReport(
             move=self.move.id,
@@ -299,6 +303,17 @@ class History:
             evidence=evidence,
         )
         return report, len(results)
+
+    def _filed(self, role: ToyRole, state: RoleState, waited: Tally) -> tuple[Tally, Tally]:
+        """What the durable state has of a package that was taken in, and of rows that are joined or put back."""
+        if role.state == state or role.state not in (S.RECEIVED, S.RESTORED):
+            return NOTHING, NOTHING
+        package = stored(self.store or ()) if role.state == S.RECEIVED else NOTHING
+        if self.hits("package not filed", package.rows):
+            package = NOTHING
+        if self.hits("rows that had waited not filed", waited.rows):
+            waited = NOTHING
+        return package, waited
 
     def _damage_durable(self, role: ToyRole, move: Move | None) -> None:
         """Between two batches, as a rebuild that goes wrong would."""
@@ -327,6 +342,8 @@ class History:
             results = results * 2
         if self.hits("result of a sampled key lost", sampled):
             results.remove(sampled[0])
+        if len(set(sampled)) > 1 and self.hits("result of a sampled key replaced by a copy of another"):
+            results[results.index(max(sampled))] = min(sampled)
         track = move is not None and self.kind == Kind.DUPLICATE and role.side == Side.RECEIVER
         if track and self.hits("track result lost", results):
             results.pop()
@@ -493,6 +510,10 @@ def _sampled(result: tuple[int, int, int]) -> bool:
     return result[2] % 2 == 0
 
 
+def _sampled_results(results: Results) -> Tally:
+    return sum((Tally(rows=1, digest=_hash(result)) for result in results if _sampled(result)), NOTHING)
+
+
 def _by_group(groups: Iterable[int]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for group in groups:
@@ -523,6 +544,7 @@ DAMAGES: dict[str, tuple[Kind, ...]] = {
     "row joined twice": tuple(Kind),
     "every result doubled": tuple(Kind),
     "result of a sampled key lost": tuple(Kind),
+    "result of a sampled key replaced by a copy of another": tuple(Kind),
     "results handed over twice": tuple(Kind),
     "sender emits nothing": (Kind.DUPLICATE,),
     "sender leaves out too much": (Kind.DUPLICATE,),
@@ -549,6 +571,9 @@ DAMAGES: dict[str, tuple[Kind, ...]] = {
     "takes in a part": (Kind.TRANSFER,),
     "takes in twice": (Kind.TRANSFER,),
     "takes in another row": (Kind.TRANSFER,),
+    "package not filed": (Kind.TRANSFER,),
+    "rows that had waited not filed": (Kind.TRANSFER,),
+    "a frame is missing": (Kind.TRANSFER, Kind.DUPLICATE),
     "held rows thrown away": (Kind.TRANSFER,),
     "held rows joined twice": (Kind.TRANSFER,),
     "held rows joined and kept": (Kind.TRANSFER,),

@@ -52,14 +52,8 @@ class ServedQuery:
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def served(redis_server: EmbeddedRedis) -> Iterator[Served]:
-    with Served(redis_server.url) as running:
+def served(server: EmbeddedRedis) -> Iterator[Served]:
+    with Served(server.url) as running:
         yield running
 
 
@@ -69,12 +63,12 @@ def operator(served: Served) -> httpx.Client:
 
 
 @pytest.fixture
-def world(redis_server: EmbeddedRedis, served: Served, operator: httpx.Client) -> ServedQuery:
-    cleared(redis_server.url)
-    plane = DataPlane(redis_server.url, weights=(9, 1, 1, 6, 1, 1))
+def world(server: EmbeddedRedis, served: Served, operator: httpx.Client) -> ServedQuery:
+    cleared(server.url)
+    plane = DataPlane(server.url, weights=(9, 1, 1, 6, 1, 1))
     for _ in range(8):
         plane.step()
-    measured(redis_server.url)
+    measured(server.url)
     return ServedQuery(plane, served, operator)
 
 

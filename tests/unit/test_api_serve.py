@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from commands.cli import main
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
+from trimtab.embedded.redis_server import free_port
 from trimtab.errors import InvalidInput
 
 pytestmark = pytest.mark.redis
@@ -43,6 +45,14 @@ def serve(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
 
 def url_in(said: list[str]) -> str:
     return next(word for word in said[0].split() if word.startswith("http://"))
+
+
+def test_keys_in_files_are_counted_also_while_redis_is_away(tmp_path: Path) -> None:
+    for name in ("ops", "page"):
+        assert main(["keys", "create", "--name", name, "--into", str(tmp_path)]) == 0
+    with serve("--redis", f"redis://127.0.0.1:{free_port()}/0", "--keys", str(tmp_path)) as (_, said):
+        assert "does not answer yet" in said[1]
+        assert said[2].startswith("There are 2 API keys")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,14 +17,18 @@ import tests.checkers.cluster
 import worker.batch
 from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
-from tests.checkers.cluster import Cluster
+from tests.checkers.cluster import Cluster, HeapState
 from tests.checkers.feed import PLANS, WINDOW, Feed
 from tests.unit.audit_plane import make_report
+from trimtab import frames
 from trimtab.evidence import stored_digests, tally_of
 from trimtab.moves import Kind, RoleState, Way
 from trimtab.reports import WorkerReport
 from worker.batch import BatchInput
+from worker.engine import Engine
 from worker.joining import JoinState
+from worker.movable import FiledRows
+from worker.payload import DurableKey, PayloadStore
 from worker.protocol import _EXECUTE, WorkerMoves
 from worker.roles import Action
 
@@ -45,21 +49,31 @@ class UncheckedCluster(Cluster):
         pass
 
 
+class ForgivingState(HeapState):
+    """As Spark's, it does not mind when rows are removed that it does not have."""
+
+    def remove_rows(self, key: DurableKey) -> None:
+        self.rows_kept.pop(key, None)
+
+
 class AuditedCluster:
     """Steps a cluster and hands each batch to the audit, as a manager does."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.cluster = UncheckedCluster(directory, "ABC", WINDOW, 4, PLANS)
+        self.cluster.durable = [ForgivingState() for _ in PLANS]
         self.feed = Feed(seed, keys=self.random.choice((4, 8)))
         self.audit = MigrationAudit()
         self.previous: CommittedBatch | None = None
+        self.steady = False
+        """Whether workers go on from their resident state, always."""
 
     def go(self, batches: int = 1) -> None:
         for _ in range(batches):
             order = self.random.sample(range(WORKERS), WORKERS)
             chosen = {
-                name: [worker for worker in order if self.random.random() < 0.15]
+                name: [worker for worker in order if self.random.random() < 0.15 and not self.steady]
                 for name in ("rebuild", "repeated", "zombies")
             }
             per_stream = self.random.choice((0, 6, 6))
@@ -92,9 +106,12 @@ class AuditedCluster:
         return self.cluster.told(MOVE, number).state
 
 
-def history(directory: Path, seed: int, kind: Kind, back: bool, held: bool = False) -> AuditedCluster:
+def history(
+    directory: Path, seed: int, kind: Kind, back: bool, held: bool = False, steady: bool = False
+) -> AuditedCluster:
     """One move from worker 0 to worker 1, there or back; `held`: the package is not found for some batches."""
     each = AuditedCluster(directory, seed)
+    each.steady = steady
     cluster, random = each.cluster, each.random
     each.go(4)
     groups = [0] if random.random() < 0.5 else [0, 3]
@@ -156,6 +173,8 @@ class Damage:
     kind: Kind = Kind.TRANSFER
     back: bool = False
     held: bool = False
+    steady: bool = False
+    """Nothing is rebuilt: what is wrong with the durable state must show all the same."""
 
 
 def _nothing(_: Any) -> Callable[..., Any]:
@@ -209,6 +228,27 @@ def _keeps_a_part_aside(right: Any) -> Callable[..., Any]:
     return lambda self, role, stream, rows: right(self, role, stream, rows.slice(1)) if rows.num_rows > 1 else None
 
 
+def _files_nothing(_: Any) -> Callable[..., Any]:
+    def wrong(self: WorkerMoves, stream: str, frame: Any) -> FiledRows:
+        self._filed += 1
+        return FiledRows(self._keys.taken_in(stream, self._filed), stream, frame)
+
+    return wrong
+
+
+def _files_a_part(right: Any) -> Callable[..., Any]:
+    def wrong(self: WorkerMoves, stream: str, frame: Any) -> FiledRows:
+        rows = frames.decode(frame)
+        part = frames.encode(rows.slice(1)) if rows.num_rows > 1 else frame
+        return FiledRows(right(self, stream, part).key, stream, frame)
+
+    return wrong
+
+
+def _removes_live_rows(right: Any) -> Callable[..., Any]:
+    return lambda self, horizon: [*right(self, horizon), *sorted(self.durable_keys)[-1:]]
+
+
 TRACK: dict[str, Any] = {"kind": Kind.DUPLICATE}
 DAMAGES = {
     "takes in nothing": Damage(JoinState, "take_in", _takes_in_nothing),
@@ -228,6 +268,14 @@ DAMAGES = {
     "nothing is put back silently": Damage(
         _EXECUTE, Action.ADD_ASIDE_SILENTLY, lambda _: WorkerMoves._drop_aside, back=True
     ),
+    "a package is not filed": Damage(WorkerMoves, "_file", _files_nothing, steady=True),
+    "a package is filed in part": Damage(WorkerMoves, "_file", _files_a_part, steady=True),
+    "rows that waited are not filed": Damage(WorkerMoves, "_file", _files_nothing, back=True, steady=True),
+    "rows that waited are filed in part": Damage(WorkerMoves, "_file", _files_a_part, back=True, steady=True),
+    "live rows are removed from the durable state": Damage(
+        PayloadStore, "drop_expired", _removes_live_rows, steady=True
+    ),
+    "the same, PTLB": Damage(PayloadStore, "drop_expired", _removes_live_rows, steady=True, **TRACK),
     "put back with results": Damage(_EXECUTE, Action.ADD_ASIDE_SILENTLY, lambda _: WorkerMoves._join_aside, back=True),
 }
 
@@ -241,8 +289,60 @@ def test_every_damage_is_found(tmp_path: Path, damage: str, monkeypatch: pytest.
     else:
         monkeypatch.setattr(wrong.owner, wrong.name, wrong.wrong(getattr(wrong.owner, wrong.name)))
     for seed in range(3):
-        audit = history(tmp_path / str(seed), seed, wrong.kind, wrong.back, wrong.held).audit
+        audit = history(tmp_path / str(seed), seed, wrong.kind, wrong.back, wrong.held, wrong.steady).audit
         if audit.problems:
             assert not audit.verdict().clean
             return
     raise AssertionError(f"{damage}: nothing was found")
+
+
+AGAIN = [(Kind.TRANSFER, [0], 2), (Kind.TRANSFER, [0], 0), (Kind.DUPLICATE, [0, 3], 2), (Kind.DUPLICATE, [3], 0)]
+
+
+def moved_again(directory: Path, kind: Kind, groups: list[int], receiver: int) -> AuditedCluster:
+    """Groups 0 and 3 go from worker 0 to worker 1, and as soon as they are there, some of them go on, or back."""
+    each = AuditedCluster(directory, 1)
+    cluster = each.cluster
+    each.go(4)
+    cluster.publish([cluster.move(MOVE, Kind.TRANSFER, [0, 3], 0, 1)])
+    each.go(4)
+    assert each.state(1) == RoleState.RECEIVED
+    cluster.publish([], {0: 1, 3: 1})
+    each.go()
+    cluster.publish([cluster.move("m2.w1", kind, groups, 1, receiver)])
+    each.go()
+    return each
+
+
+@pytest.mark.parametrize(("kind", "groups", "receiver"), AGAIN)
+def test_groups_that_move_again_at_once_are_followed(
+    tmp_path: Path, kind: Kind, groups: list[int], receiver: int
+) -> None:
+    each = moved_again(tmp_path, kind, groups, receiver)
+    each.go(3)
+    verdict = each.audit.verdict()
+    assert verdict.clean and verdict.unchecked_batches == 0, verdict
+    each.cluster.check()
+
+
+@pytest.mark.parametrize(("kind", "groups", "receiver"), AGAIN)
+def test_rows_that_vanish_between_two_moves_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, groups: list[int], receiver: int
+) -> None:
+    right, publish = JoinState.__init__, UncheckedCluster.publish
+
+    def wrong(self: JoinState, engine: Engine) -> None:
+        right(self, engine)
+        engine.expire([0, 3])
+
+    def vanish(self: UncheckedCluster, moves: Any, *args: Any) -> Any:
+        if any(move.id == "m2.w1" for move in moves):
+            monkeypatch.setattr(JoinState, "__init__", wrong)
+        return publish(self, moves, *args)
+
+    monkeypatch.setattr(UncheckedCluster, "publish", vanish)
+    each = moved_again(tmp_path, kind, groups, receiver)
+    monkeypatch.setattr(JoinState, "__init__", right)
+    each.go(2)
+    assert each.audit.lost > 0, each.audit.verdict()
+    assert "rows stored when the batch began" in each.audit.problems[0]

@@ -10,6 +10,7 @@ import pytest
 
 from balancing.audit import PROBLEMS_KEPT, AuditVerdict, MigrationAudit, parse_audit
 from balancing.committed import CommittedBatch
+from balancing.comparing import HAS_PACKAGE, WatchedMove
 from tests.unit.audit_plane import DAMAGES, MIGRATION, WORKERS, History, make_report
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.evidence import Evidence, Seen, Tally
@@ -49,10 +50,11 @@ def test_no_false_alarm_where_batches_and_reports_are_missing(kind: Kind) -> Non
         history = History(seed, kind, gaps=True)
         away = history.random.randrange(len(history.batches))
         del history.batches[away : away + history.random.randint(0, 3)]
-        verdict = audited(history, restarts=True).verdict()
+        audit = audited(history, restarts=True)
+        verdict = audit.verdict()
         assert (verdict.lost, verdict.doubled, verdict.problems) == (0, 0, ()), (seed, verdict)
         looked = verdict.checked_batches > 0 or not verdict.opened
-        assert verdict.clean == (looked and not verdict.unchecked_batches)
+        assert verdict.clean == (looked and audit.finished and not verdict.unchecked_batches)
         unchecked += verdict.unchecked_batches > 0
     assert unchecked > 50
 
@@ -126,6 +128,9 @@ def opening(arrived: int = 4, seen: int = 4, receiver: int = 0, **sender: Any) -
 def switched(number: int = 8, state: RoleState = S.ACTIVE, aside: int = 6, **receiver: Any) -> CommittedBatch:
     """Six rows came since the groups were frozen; the receiver takes the package in."""
     taken = {"stored_before": 9, "stored_after": 15, "joined": 6} | receiver
+    if not taken.get("put_aside"):
+        filed = {"filed_package": 0 if state in HAS_PACKAGE else 9, "filed_waiting": taken.get("waiting_before", 0)}
+        taken = filed | taken
     waiting = {"waiting_before": aside - 6, "waiting_after": aside, "put_aside": 6}
     frozen = {"stored_before": 9, "stored_after": 9, "rows": 9, "digest": "9-0000000000000009"}
     return batch(
@@ -139,7 +144,7 @@ def switched(number: int = 8, state: RoleState = S.ACTIVE, aside: int = 6, **rec
 def test_a_clean_transfer() -> None:
     audit = added(BEGUN, opening(), switched())
     verdict = audit.verdict()
-    assert verdict.clean and not audit.finished
+    assert verdict.sound and not verdict.finished and not verdict.clean, "batches are left to be checked"
     assert (verdict.checked_rows, verdict.checked_batches, verdict.unchecked_batches) == (10, 2, 0)
     assert added(audit, switched()) is audit
     assert parse_audit(json.loads(json.dumps(audit.to_json()))) == audit
@@ -174,11 +179,11 @@ def test_a_package_that_is_said_to_be_in_and_was_not() -> None:
         number=8,
     )
     audit = added(BEGUN, opening(), silent)
-    assert audit.verdict().clean
+    assert audit.verdict().sound
     missing = switched(9, S.RECEIVED, stored_before=0, stored_after=6)
     assert added(audit, missing).lost == 9
     assert "rows taken in one batch ago" in added(audit, missing).problems[0]
-    assert added(audit, switched(9, S.HOLDING)).verdict().clean, "taken in only now"
+    assert added(audit, switched(9, S.HOLDING)).verdict().sound, "taken in only now"
 
 
 def test_a_package_with_fewer_rows_than_were_frozen() -> None:
@@ -202,7 +207,7 @@ def test_duplicates() -> None:
             side(BOTH, Side.RECEIVER, S.ACTIVE, 4, **common, results={0: made}),
         )
 
-    assert added(BEGUN, track(3, 3)).verdict().clean
+    assert added(BEGUN, track(3, 3)).verdict().sound
     lost, doubled = added(BEGUN, track(3, 2)), added(BEGUN, track(3, 5))
     assert (lost.lost, lost.doubled, doubled.lost, doubled.doubled) == (1, 0, 0, 2)
 
@@ -213,12 +218,12 @@ def test_rows_that_wait() -> None:
         return switched(number, S.HOLDING, 6 * (number - 7), stored_before=0, stored_after=0, **waiting)
 
     audit = added(BEGUN, opening(), held(8, 0, 6), held(9, 6, 12))
-    assert audit.verdict().clean
+    assert audit.verdict().sound
     assert added(audit, held(10, 11, 17)).lost == 1
     assert added(audit, held(10, 12, 16)).lost == 2
     assert added(audit, held(10, 14, 20)).doubled == 2
     taken = switched(10, S.HOLDING, 18, waiting_before=12, joined=18, stored_after=27)
-    assert added(audit, taken).verdict().clean
+    assert added(audit, taken).verdict().sound
     assert added(audit, switched(10, S.HOLDING, 18, waiting_before=12)).lost == 12
 
 
@@ -241,12 +246,21 @@ def test_a_way_back_that_contradicts_the_receiver() -> None:
     )
     third = batch(
         epoch(back, number=5),
-        side(THERE, Side.SENDER, S.EXPORTED, stored_before=9, stored_after=15, waiting_before=6, joined=6),
+        side(
+            THERE,
+            Side.SENDER,
+            S.EXPORTED,
+            stored_before=9,
+            stored_after=15,
+            waiting_before=6,
+            filed_waiting=6,
+            joined=6,
+        ),
         side(THERE, Side.RECEIVER, S.RECALLED_JOINED),
         number=10,
     )
     audit = added(BEGUN, opening(), switched(), second)
-    assert audit.verdict().clean
+    assert audit.verdict().sound
     assert added(audit, third).doubled == 6
     assert "had joined 6 rows, but the way back says otherwise: held" in added(audit, third).problems[0]
 
@@ -272,18 +286,63 @@ def test_the_audit_goes_on_after_the_close() -> None:
     assert added(open_, closed(9), closed(13)).verdict().unchecked_batches == BATCHES_AFTER_CLOSE
 
 
-def test_groups_that_move_again_have_another_audit() -> None:
-    """Workers do not report on the closed move any more, and what is true of the open one is not true of it."""
-    other = Move(id="m2.w1", kind=Kind.TRANSFER, groups=(0,), sender=1, receiver=0, epoch=5)
-    again = batch(
+def moved_again(number: int, other: Move, sender: WorkerReport | None = None, **owner: Any) -> CommittedBatch:
+    """Group 0, which worker 1 has by now, is on its way again. Workers go on reporting on the closed move."""
+    stored = {"stored_before": 15, "stored_after": 15} | owner
+    return batch(
         epoch(other, number=5, owners=(1, 0)),
-        side(THERE, Side.SENDER, S.CLOSED, 3, stored_before=15, stored_after=18, joined=3),
-        side(other, Side.SENDER, S.ACTIVE, 3, stored_before=15, stored_after=15),
-        number=9,
+        sender or side(THERE, Side.SENDER, S.CLOSED),
+        side(THERE, Side.RECEIVER, S.CLOSED, 3, **stored),
+        number=number,
     )
-    audit = added(BEGUN, opening(), switched(), again)
-    assert audit.verdict().clean and audit.finished
-    assert audit.verdict().checked_batches == 2
+
+
+AGAIN = Move(id="m2.w1", kind=Kind.TRANSFER, groups=(0,), sender=1, receiver=2, epoch=5)
+CLOSED_AND_OPENED = (
+    batch(
+        epoch(number=4, owners=(1, 0)),
+        side(THERE, Side.SENDER, S.EXPORTED),
+        side(THERE, Side.RECEIVER, S.RECEIVED, stored_before=15, stored_after=15),
+        number=9,
+    ),
+)
+
+
+def test_groups_that_move_again_begin_with_what_the_move_before_left() -> None:
+    closed = added(BEGUN, opening(), switched(), *CLOSED_AND_OPENED)
+    audit = added(closed, moved_again(10, AGAIN), moved_again(11, AGAIN))
+    assert audit.finished and audit.verdict().clean
+    assert audit.verdict().checked_batches == 5
+    vanished = added(closed, moved_again(10, AGAIN, stored_before=0, stored_after=0))
+    assert vanished.lost == 15
+    assert (
+        "batch 10, epoch 5, move m1.w1, receiver (worker 1): rows stored when the batch began" in vanished.problems[0]
+    )
+    assert added(closed, moved_again(10, AGAIN), moved_again(11, AGAIN, stored_before=14)).lost == 1
+
+
+def test_groups_that_move_back_at_once_are_left_to_the_audit_of_that_move_where_they_come_to() -> None:
+    back = replace(AGAIN, receiver=0)
+    closed = added(BEGUN, opening(), switched(), *CLOSED_AND_OPENED)
+    comes = side(THERE, Side.SENDER, S.CLOSED, 3, stored_before=15, stored_after=18, joined=3)
+    assert added(closed, moved_again(10, back), moved_again(11, back, comes)).verdict().clean
+    assert added(closed, moved_again(10, back, stored_before=9)).lost == 6
+    two = replace(THERE, groups=(0, 1))
+    both = replace(closed, watched=tuple(replace(each, move=two) for each in closed.watched))
+    stray = replace(comes, moves=[replace(comes.moves[0], arrived={0: 3, 1: 2})])
+    found = added(both, replace(moved_again(10, back, stray), bound=epoch(back, number=5, owners=(1, 1))))
+    assert found.problems == (
+        "batch 10, epoch 5, move m1.w1, sender (worker 0): rows of group 1 that arrived: 0 expected, 2 found",
+    )
+
+
+def test_groups_that_move_again_unseen_are_unchecked() -> None:
+    """Workers that do not report on the closed move, or groups that are with several workers by now."""
+    closed = added(BEGUN, opening(), switched(), *CLOSED_AND_OPENED)
+    silent = moved_again(10, AGAIN)
+    silent = replace(silent, reports={worker: replace(each, moves=[]) for worker, each in silent.reports.items()})
+    assert added(closed, silent).verdict().unchecked_batches == 1
+    assert added(closed, moved_again(10, replace(AGAIN, way=Way.HELD))).verdict().unchecked_batches == 1
 
 
 def test_nothing_is_guessed() -> None:
@@ -329,8 +388,30 @@ def test_a_move_that_opens_is_noticed_before_its_batch_is_confirmed() -> None:
 
 def test_a_migration_without_a_move_is_clean() -> None:
     assert MigrationAudit().verdict().clean and MigrationAudit().finished
-    unchecked = AuditVerdict(lost=0, doubled=0, checked_rows=0, checked_batches=0, unchecked_batches=0, opened=True)
+    unchecked = AuditVerdict(
+        lost=0, doubled=0, checked_rows=0, checked_batches=0, unchecked_batches=0, opened=True, finished=True
+    )
     assert not unchecked.clean
+
+
+@pytest.mark.parametrize(
+    ("changes", "sound"),
+    [
+        ({"lost": 1}, False),
+        ({"doubled": 1}, False),
+        ({"problems": ("something",)}, False),
+        ({"unchecked_batches": 1}, False),
+        ({"finished": False}, True),
+        ({"checked_batches": 0}, True),
+    ],
+)
+def test_one_flaw_is_enough(changes: dict[str, Any], sound: bool) -> None:
+    flawless = AuditVerdict(
+        lost=0, doubled=0, checked_rows=9, checked_batches=2, unchecked_batches=0, opened=True, finished=True
+    )
+    assert flawless.sound and flawless.clean
+    flawed = replace(flawless, **changes)
+    assert (flawed.sound, flawed.clean) == (sound, False)
 
 
 def test_a_broken_worker_does_not_fill_the_journal() -> None:
@@ -348,3 +429,42 @@ def test_a_broken_worker_does_not_fill_the_journal() -> None:
         ),
     )
     assert len(audit.problems) == PROBLEMS_KEPT and len(audit.to_json()["watched"]) == 1
+
+
+@pytest.mark.parametrize("missed", [0, 5])
+def test_a_move_that_opens_later_has_no_part_in_the_batches_before(missed: int) -> None:
+    """A batch is noted before the one that it follows is confirmed."""
+    before = BEGUN.newest_batch + missed + 1
+    noted = BEGUN.add(M, replace(opening(), batch=before + 1), None)
+    confirmed = CommittedBatch(
+        batch=before + 1, bound=epoch(THERE), at_ms=0, reports={}, previous=batch(epoch(number=3), number=before)
+    )
+    audit = noted.add(M, confirmed, None)
+    assert (audit.newest_batch, audit.unchecked_batches, audit.checked_batches) == (before, 0, 0)
+    assert [each.first_batch for each in audit.watched] == [before + 1]
+
+
+def test_batches_that_nobody_saw_count_until_the_move_is_known_to_be_closed() -> None:
+    """It was open when it was last seen: every batch that is missing may have had it."""
+    open_ = added(BEGUN, opening(), switched())
+    away = BATCHES_AFTER_CLOSE + 5
+    assert added(open_, batch(epoch(number=4, owners=(1, 0)), number=9 + away)).unchecked_batches == away
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_batch_in_which_one_side_says_nothing_about_the_move_is_not_checked(silent: int) -> None:
+    subject = opening()
+    reports = {**subject.reports, silent: replace(subject.reports[silent], moves=[])}
+    audit = added(BEGUN, replace(subject, reports=reports))
+    assert (audit.checked_batches, audit.unchecked_batches, audit.problems) == (0, 1, ())
+
+
+def test_a_closed_move_whose_groups_went_to_two_workers_is_not_checked() -> None:
+    """What each side must have of them nobody can tell."""
+    two = replace(THERE, groups=(0, 1))
+    watched = replace(BEGUN, opened=True, watched=(WatchedMove(move=two, first_batch=5),))
+    closed = batch(
+        epoch(number=3, owners=(1, 0)), side(two, Side.SENDER, S.EXPORTED), side(two, Side.RECEIVER, S.RECEIVED)
+    )
+    audit = added(watched, closed)
+    assert (audit.checked_batches, audit.unchecked_batches, audit.problems) == (0, 1, ())

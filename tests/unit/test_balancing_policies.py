@@ -194,6 +194,8 @@ def test_an_excluded_worker_can_be_drained_but_not_filled() -> None:
 def test_drain_with_nobody_to_take_the_groups() -> None:
     with pytest.raises(InvalidInput, match="nowhere"):
         Drain(0).suggest(snapshot([0, 1], [1, 1], ["a", "b"], down=[1]), SETTINGS)
+    empty = snapshot([1, 1], [1, 1], ["a", "b"], down=[1])
+    assert Drain(0).suggest(empty, SETTINGS).moves == (), "who has nothing to give needs nobody"
 
 
 @pytest.mark.parametrize("policy", [Drain(7), Fill(7), Fill(1), Drain(1)])

@@ -120,6 +120,8 @@ def test_settings_survive_json_and_are_merged() -> None:
     settings = parse_settings({"auto": True, "start_ratio": 2, "max_moved_bytes": 10})
     assert parse_settings(settings.to_json()) == settings
     assert parse_settings({"stop_ratio": 1.5}, settings) == replace(settings, stop_ratio=1.5)
+    unbounded = parse_settings({"max_moved_bytes": None, "max_pause_ms": None}, replace(settings, max_pause_ms=5.0))
+    assert unbounded == replace(settings, max_moved_bytes=None)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,13 @@ def test_settings_survive_json_and_are_merged() -> None:
         ({"strategy": "best"}, "strategy"),
         ({"min_batches": 1.5}, "min_batches"),
         ({"max_pause_ms": 0}, "max_pause_ms"),
+        ({"stop_ratio": 0.5}, "stop_ratio"),
+        ({"cool_down_s": -1}, "cool_down_s"),
+        ({"min_gain": 1.5}, "min_gain"),
+        ({"min_batches": 0}, "min_batches"),
+        ({"min_busy": -1}, "min_busy"),
+        ({"max_moved_bytes": 1.5}, "max_moved_bytes"),
+        ({"start_ratio": None}, "start_ratio"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(body: dict[str, Any], field: str) -> None:

@@ -53,6 +53,9 @@ class HeapState:
     def get_rows(self, key: DurableKey) -> tuple[str, bytes]:
         return self.rows_kept[key]
 
+    def has_rows(self, key: DurableKey) -> bool:
+        return key in self.rows_kept
+
     def rows(self) -> Iterator[tuple[DurableKey, str, bytes]]:
         for key in sorted(self.rows_kept):
             yield key, *self.rows_kept[key]

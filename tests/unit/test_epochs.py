@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.epochs import Epoch, breaks_between, check_epoch, check_owners, dealt_in_turn, first_epoch, parse_epoch
+from trimtab.epochs import (
+    FORMAT,
+    Epoch,
+    breaks_between,
+    check_epoch,
+    check_owners,
+    dealt_in_turn,
+    first_epoch,
+    parse_epoch,
+)
 from trimtab.errors import CorruptState, InvalidInput
-from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way, parse_move
+from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way, parse_move, parse_question
 
 
 @given(owners=st.lists(st.integers(0, 500), max_size=200), name=st.text(min_size=1, max_size=20))
@@ -36,6 +45,14 @@ def test_a_changed_text_is_not_taken() -> None:
 def test_what_is_no_epoch_is_refused(text: str) -> None:
     with pytest.raises(CorruptState):
         parse_epoch(text)
+
+
+def test_an_epoch_of_another_version_is_refused_though_it_reads_like_one() -> None:
+    text = first_epoch("orders", "abc", (0, 1)).to_text()
+    other = text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}')
+    assert other != text
+    with pytest.raises(CorruptState, match="another version"):
+        parse_epoch(other)
 
 
 def test_groups_are_dealt_in_turn() -> None:
@@ -77,7 +94,9 @@ def test_epochs_that_follow_each_other(way: Way) -> None:
         (OPEN, OPEN.successor((1, 1, 1))),
         (OPEN, OPEN.successor((0, 0, 1), moves=(replace(THERE, digest="d"),))),
         (OPEN, recalled),
+        (recalled, recalled.successor((0, 0, 1), moves=recalled.moves)),
         (recalled, back),
+        (back, back.successor((0, 0, 1), moves=back.moves)),
         (back, back.successor((0, 0, 1))),
         (duplicated, duplicated.successor((1, 1, 1))),
         (duplicated, duplicated.successor((0, 0, 1))),
@@ -121,6 +140,7 @@ def test_what_cannot_follow(before: Epoch, after: Epoch, problem: str) -> None:
     [
         ((replace(THERE, groups=(9,)),), "does not have"),
         ((replace(THERE, receiver=5),), "does not have"),
+        ((replace(THERE, sender=5),), "does not have"),
         ((replace(THERE, groups=(2,)),), "worker 1 owns it"),
         ((THERE, replace(THERE, id="n.w1", groups=(1,))), "group 1 is in move m.w1 and in move n.w1"),
     ],
@@ -130,13 +150,36 @@ def test_an_epoch_that_cannot_be_run_is_refused(moves: tuple[Move, ...], problem
         check_epoch(FIRST.successor((0, 0, 1), moves=moves), 3, 2)
 
 
+def test_an_epoch_with_owners_that_the_query_does_not_have_is_refused() -> None:
+    for partitions, workers in ((4, 2), (3, 1)):
+        with pytest.raises(InvalidInput, match="owners"):
+            check_epoch(FIRST, partitions, workers)
+    check_epoch(FIRST, 3, 2)
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"id": "../x"}, {"kind": "other"}, {"sender": 1}, {"groups": ["x"]}, {"way": "away"}, {"epoch": None}],
+    [
+        {"id": "../x"},
+        {"id": 5},
+        {"kind": "other"},
+        {"sender": 1},
+        {"groups": ["x"]},
+        {"way": "away"},
+        {"epoch": None},
+        {"digest": 5},
+    ],
 )
 def test_what_is_not_a_move_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(CorruptState):
         parse_move({**THERE.to_json(), **changes})
+
+
+def test_what_is_not_a_question_is_refused() -> None:
+    assert parse_question(ASKED.to_json()) == ASKED
+    for changes in ({"share": "much"}, {"groups": 5}, {"colour": "red"}):
+        with pytest.raises(CorruptState, match="a question cannot be read"):
+            parse_question({**ASKED.to_json(), **changes})
 
 
 def test_a_duplicate_is_never_recalled() -> None:

@@ -120,6 +120,7 @@ def test_route_brings_each_workers_rows_together_in_order(
     order, ends = route(np.array(partition, np.int16), np.array(owners, np.int32), np.array(also, np.int32), 4)
     routed = [order[ends[worker] : ends[worker + 1]].tolist() for worker in range(4)]
     assert routed == route_naively(partition, owners, also, 4)
+    assert order.size == sum(map(len, routed)), "all of it is somebody's: the split takes these rows"
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), data=st.data())

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -14,9 +15,11 @@ import pytest
 from api.embedded import EmbeddedServer
 from api.key_files import REREAD_S, KeyFiles
 from api.keys import new_key
+from api.tails import CHECK_S
 from commands.cli import main
 from tests.checkers.clock import ManualClock
 from tests.checkers.served import FRESH
+from tests.simulation.data_plane import DataPlane
 from trimtab.embedded import EmbeddedRedis
 from trimtab.errors import InvalidInput
 
@@ -79,6 +82,30 @@ def test_a_key_is_accepted_rotated_and_revoked_without_a_restart(tmp_path: Path,
         redis_server.kill()  # a key in a file is known without Redis: the answer is 503, not 401
         assert status(second) == 503
         redis_server.start()
+
+
+def test_a_stream_ends_when_the_file_of_its_key_goes(tmp_path: Path, redis_server: EmbeddedRedis) -> None:
+    """As with a key in Redis, and a key whose file stays goes on."""
+    clock = ManualClock(100.0)
+    DataPlane(redis_server.url).step()
+    kept, gone = (f"trimtab_{digit * 12}_{SECRET}" for digit in "34")
+    write(tmp_path, "kept", "read", kept)
+    write(tmp_path, "gone", "read", gone)
+    server = EmbeddedServer(redis_server.url, gate=FRESH, with_manager=False, clock=clock, keys=tmp_path)
+    path, still = "/v1/queries/orders/events", ": still here"
+    with server, httpx.Client(base_url=server.url, timeout=30) as client, ExitStack() as streams:
+        lines = []
+        for key in (kept, gone):
+            bearer = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+            answer = streams.enter_context(client.stream("GET", path, headers=bearer))
+            lines.append(line for line in answer.iter_lines() if line)
+        assert [next(each) for each in lines] == ["retry: 2000"] * 2
+        clock.now_s += CHECK_S
+        assert [next(each) for each in lines] == [still] * 2
+        (tmp_path / "gone").unlink()
+        clock.now_s += CHECK_S
+        assert next(lines[0]) == still
+        assert list(lines[1]) == []
 
 
 def test_a_bad_file_withdraws_its_own_key_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from balancing.requests import (
     CancelRequest,
     MoveRequest,
     RebalanceRequest,
+    RebalanceState,
     Refused,
     check,
     parse_rebalance,
@@ -22,7 +23,8 @@ from balancing.requests import (
 )
 from balancing.rules import Rules, parse_rules
 from balancing.situation import Situation, count_workers
-from balancing.takeup import accept, outcome_of
+from balancing.takeup import accept, likely, outcome_of
+from tests.unit.balancing_snapshots import snapshot
 from trimtab.epochs import first_epoch
 from trimtab.moves import Kind, Move, Way
 
@@ -38,6 +40,7 @@ ASKED = RebalanceRequest(id="r1", query="orders", moves=(MOVE,), strategy="mslb"
 def test_a_sound_request_passes() -> None:
     check(ASKED, SITUATION)
     check(replace(ASKED, moves=(MoveRequest(sender=0, receiver=3, share=1.0),)), SITUATION)
+    check(replace(ASKED, expected_epoch=EPOCH.number), SITUATION)
 
 
 def moved(**changes: Any) -> RebalanceRequest:
@@ -95,7 +98,9 @@ def test_requests_survive_json() -> None:
         assert parse_request(json.loads(json.dumps(request.to_json()))) == request
     record = requested(ASKED)
     assert parse_rebalance(json.loads(json.dumps(record.to_json()))) == record
-    assert record.open and not replace(record, state="refused").open
+    assert record.open and replace(record, state="running").open
+    closed: tuple[RebalanceState, ...] = ("committed", "partly-committed", "rolled-back", "refused")
+    assert not any(replace(record, state=state).open for state in closed)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_requests_survive_json() -> None:
     [
         {"kind": "explode", "id": "r"},
         {"kind": "rebalance", "id": "r"},
-        {"kind": "cancel", "id": 1},
+        {"kind": "cancel", "id": 1, "query": "orders"},
         {"id": "r"},
         [],
         3,
@@ -147,6 +152,15 @@ def test_an_accepted_request_becomes_one_migration_for_each_move() -> None:
     assert [each.strategy for each in accepted.migrations] == ["mslb", "ptlb", "mslb"]
     assert "nothing is measured" in accepted.rebalance.note
     assert {(each.rebalance, each.reason, each.requested_by) for each in accepted.migrations} == {("r1", "why", "me")}
+
+
+def test_a_pinned_group_is_not_expected_to_be_chosen() -> None:
+    """The sender leaves it out, so the strategy must not be chosen by its size."""
+    load = snapshot(EPOCH.owners, (7, 1, 1, 5, 1, 1), ["a", "b", "c", "d"])
+    pinned = replace(SITUATION, rules=Rules(pinned=frozenset({0})))
+    whole = MoveRequest(sender=0, receiver=1, share=1.0)
+    assert [each.groups for each in likely(whole, SITUATION, load)] == [(0, 3)]
+    assert [each.groups for each in likely(whole, pinned, load)] == [(3,)]
 
 
 def test_a_rebalance_ends_with_its_last_migration() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import ResponseError
 
 from balancing.instructions import Notice, Write
 from balancing.policies import Level
@@ -22,9 +23,12 @@ from balancing.settings import Settings
 from balancing.steering import Steering
 from balancing.triggers import Decision, TriggerState
 from manager import journal as journal_module
+from manager.chronicle import Entries
+from manager.history import COARSE_S, FINE_S, BatchRow, Column
 from manager.journal import LeaderJournal, Overtaken, WentBack
 from manager.lease import Fenced, Lease
-from manager.store import ManagerStore, UnreadableRecord
+from manager.outcomes import Outcome, OutcomeNote
+from manager.store import ManagerStore, UnreadableRecord, readable_columns
 from tests.checkers.clock import ManualClock
 from tests.unit.balancing_snapshots import snapshot
 from trimtab import redis_keys
@@ -147,6 +151,36 @@ def test_a_lease_that_was_taken_is_not_renewed(server: EmbeddedRedis, plain: Sto
     play(server, scenario)
 
 
+def test_nobody_releases_the_lease_of_another(server: EmbeddedRedis, plain: Store) -> None:
+    """Redis lost it, and by its own clock the first one still leads."""
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        plain.client.delete(redis_keys.lease("orders"))
+        assert await lease(store, "other").acquire()
+        assert one.held
+        await one.release()
+        leader = await store.leader("orders")
+        assert leader is not None and leader.holder == "other"
+
+    play(server, scenario)
+
+
+def test_what_redis_says_beside_that_is_an_error(server: EmbeddedRedis, plain: Store) -> None:
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        journal = LeaderJournal(store.client, "orders", one)
+        plain.client.set(redis_keys.migrations("orders"), "not a hash")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            await journal.write(written(migrations=(MIGRATION,)), 1)
+        plain.client.delete(redis_keys.lease("orders"))
+        await journal.write(written(), 2)  # nothing to write: nobody is asked
+
+    play(server, scenario)
+
+
 def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Store) -> None:
     async def scenario(store: ManagerStore) -> None:
         clock = ManualClock()
@@ -162,6 +196,22 @@ def test_whoever_does_not_lead_writes_nothing(server: EmbeddedRedis, plain: Stor
             await journal.publish(FIRST.successor((1, 1, 1, 1), fence=1))
         assert await store.migrations("orders") == {}
         assert plain.current_number("orders") == 1
+
+    play(server, scenario)
+
+
+def test_whoever_was_cut_off_for_longer_than_its_lease_does_not_ask_redis(server: EmbeddedRedis, plain: Store) -> None:
+    """A write may be on its way for longer than one thinks. By its own clock the lease has ended, and that counts."""
+
+    async def scenario(store: ManagerStore) -> None:
+        clock = ManualClock()
+        one = lease(store, "one", clock)
+        assert await one.acquire()
+        clock.now_s += 100
+        with pytest.raises(Fenced):
+            await LeaderJournal(store.client, "orders", one).write(written(migrations=(MIGRATION,)), 1)
+        assert plain.client.get(redis_keys.lease("orders")) == one.value, "Redis would have let it through"
+        assert await store.migrations("orders") == {}
 
     play(server, scenario)
 
@@ -245,11 +295,11 @@ def test_events_are_followed(server: EmbeddedRedis, plain: Store) -> None:
             await journal.write(written(events=(notice(text),)), 1)
 
         await say("before")
-        stream = store.follow("orders", wait_ms=20)
-        assert await anext(stream) is None
+        (before,) = await store.newest_events("orders", 1)
+        assert await store.events("orders", before.id, block_ms=20) == []
         await say("after")
-        event = await anext(stream)
-        assert event is not None and event.text == "after"
+        (event,) = await store.events("orders", before.id, block_ms=20)
+        assert event.text == "after"
         assert [event.text for event in await store.newest_events("orders")] == ["before", "after"]
 
     play(server, scenario)
@@ -267,12 +317,13 @@ def test_settings_rules_and_proposals(server: EmbeddedRedis, plain: Store) -> No
         first, second = proposal("p1"), replace(proposal("p2"), by="me", order="hot-last", max_pause_ms=5.0)
         await store.save_proposal(first)
         await store.save_proposal(second)
-        assert await store.proposals("orders") == [second, first]
+        assert await store.proposals("orders", 9) == [second, first]
+        assert await store.proposals("orders", 1) == [second]
         assert await store.proposal("orders", "p2") == second
         plain.client.set(redis_keys.proposal("orders", "p2"), '{"format": 0}')
-        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
+        assert await store.proposals("orders", 9) == [first] and await store.proposal("orders", "p2") is None
         plain.client.delete(redis_keys.proposal("orders", "p2"))
-        assert await store.proposals("orders") == [first] and await store.proposal("orders", "p2") is None
+        assert await store.proposals("orders", 9) == [first] and await store.proposal("orders", "p2") is None
         assert 0 < int(str(plain.client.ttl(redis_keys.proposal("orders", "p1")))) <= 3600
 
     play(server, scenario)
@@ -287,6 +338,23 @@ def test_what_cannot_be_read_is_not_there(server: EmbeddedRedis, plain: Store) -
         assert await store.current_epoch("orders") is None
         plain.client.hset(redis_keys.report("orders", 1), "0", '{"of": "another version"}')
         assert await store.reports("orders", 1) == {}
+
+    play(server, scenario)
+
+
+def test_entries_of_somebody_else_do_not_hide_the_others(server: EmbeddedRedis, plain: Store) -> None:
+    plain.client.sadd(redis_keys.QUERIES, b"caf\xe9", "orders")
+    alarms = ["not JSON", '{"at_ms": 1e20, "kind": "k", "text": "t"}', '{"at_ms": 5, "kind": "k", "text": "t"}', "[]"]
+    plain.client.rpush(redis_keys.alarms("orders"), *alarms)
+    plain.client.set(redis_keys.decision("orders"), "[1")
+    plain.client.xadd(redis_keys.events("orders"), {"event": '{"at_ms": 9000000000000000, "kind": "k", "text": "t"}'})
+
+    async def scenario(store: ManagerStore) -> None:
+        assert "orders" in await store.queries()
+        assert await store.alarms("orders") == [{"at_ms": 5, "kind": "k", "text": "t"}]
+        assert await store.decision("orders") is None
+        (event,) = await store.newest_events("orders")
+        assert event.kind == "unreadable"
 
     play(server, scenario)
 
@@ -351,7 +419,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         journal = LeaderJournal(store.client, "orders", one)
         write = written(decision=DECISION, alarms=(notice("x", kind="audit"),))
         await journal.write(write, 1)
-        await journal.write_snapshot("{}", 1)
+        await journal.write_snapshot("{}", Entries(), 1)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert [each["text"] for each in await store.alarms("orders")] == ["x"]
@@ -360,10 +428,39 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         with pytest.raises(Fenced):
             await journal.write(replace(write, decision=replace(DECISION, code="idle")), 2)
         with pytest.raises(Fenced):
-            await journal.write_snapshot("[]", 2)
+            await journal.write_snapshot("[]", Entries(), 2)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert len(await store.alarms("orders")) == 1
+
+    play(server, scenario)
+
+
+def test_the_history_goes_to_its_lists_and_the_first_forecast_stays(server: EmbeddedRedis, plain: Store) -> None:
+    column = Column(at_ms=1, epoch=1, ratio=1.0, batch_ms=1.0, rows_per_s=1.0, loads=b"\0\0\0\0", owners=FIRST.owners)
+    first, second = (
+        Outcome(ratio_before=ratio, ratio_after=1.0, pause_ms=None, bytes=1, seconds=None) for ratio in (1.5, 1.6)
+    )
+
+    async def scenario(store: ManagerStore) -> None:
+        one = lease(store, "one")
+        assert await one.acquire()
+        journal = LeaderJournal(store.client, "orders", one)
+        entries = Entries(
+            batches=(BatchRow(1, 7, 1.0, 1.0, 1.0, 1.0),),
+            fine=replace(column, at_ms=2),
+            coarse=replace(column, at_ms=3),
+            outcomes=(OutcomeNote("forecast", "r", first), OutcomeNote("measured", "r", first)),
+        )
+        await journal.write_snapshot("{}", entries, 1)
+        assert [row.batch for row in await store.batches("orders")] == [7]
+        for step_s, at_ms in ((FINE_S, 2), (COARSE_S, 3)):
+            columns = readable_columns(await store.column_texts("orders", step_s))
+            assert [each.at_ms for each in columns] == [at_ms]
+        again = (OutcomeNote("forecast", "r", second), OutcomeNote("measured", "r", second))
+        await journal.write_snapshot("{}", Entries(outcomes=again), 2)
+        found = (await store.outcomes("orders", ["r"]))["r"]
+        assert (found["forecast"]["ratio_before"], found["measured"]["ratio_before"]) == (1.5, 1.6)
 
     play(server, scenario)
 

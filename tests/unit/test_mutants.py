@@ -14,7 +14,7 @@ import pytest
 from tests.mutants.cheap import within
 from tests.mutants.hook import instrumented, mutated
 from tests.mutants.plan import PLAN, Plan
-from tests.mutants.results import Kept, Verdict, read_explanations
+from tests.mutants.results import Kept, Tree, Verdict, read_explanations
 from tests.mutants.sites import Module, module_of, read_modules
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +112,60 @@ def test_tables_lose_their_rows_and_sets_their_members() -> None:
     assert "element-dropped:1" in _in_function("return a in (1, 2)")
 
 
+def test_rows_that_are_arguments_are_dropped() -> None:
+    table = "T = (*rows(A, (1, 2), (3, 4)), *rows(B, (5, 6)))\nA, B = C, D\n"
+    assert set(_mutants(table)) == {"element-dropped:(1, 2)", "element-dropped:(3, 4)"}
+
+
+def test_checks_are_dropped() -> None:
+    assert _in_function("check(a)\nself._check_form(b)\nlook(xs)") == {
+        "check-dropped:check(a)": "self._check_form(b)\nlook(xs)",
+        "check-dropped:self._check_form(b)": "check(a)\nlook(xs)",
+    }
+
+
+def _guards(source: str, plan: Plan = NO_PLAN) -> set[str]:
+    return {mutant.id.split(":", 2)[2] for mutant in _module(source, plan).mutants if mutant.guard}
+
+
+@pytest.mark.parametrize("leaves", ["return", "continue", "break", "raise E(a or b)", "yield f'{a} is wrong'"])
+def test_an_if_that_only_leaves_is_a_guard(leaves: str) -> None:
+    source = f"def f(a, b, xs):\n    for x in xs:\n        if a and x < b:\n            {leaves}\n        g()\n"
+    assert _guards(source) == {"if-false:a and x < b", "operand-dropped:a", "operand-dropped:x < b"}
+
+
+def test_what_a_guard_is_beside_that() -> None:
+    assert _guards("def f(a, b) -> bool:\n    return a or b\n") == {"operand-dropped:a", "operand-dropped:b"}
+    assert _guards("def f(a):\n    assert a\n") == {"exit-dropped:assert a"}
+    assert _guards("def f(xs):\n    return [x for x in xs if x > 1]\n") == {"filter-dropped:x > 1"}
+    assert _guards("W = {A: 1, B: 2}\nT = Row(1, paced=True)\n") == {
+        "element-dropped:A",
+        "element-dropped:B",
+        "flipped:paced=True in Row(1, paced=True)",
+    }
+
+
+@pytest.mark.parametrize(
+    "body", ["if a > b:\n        g()", "if a:\n        g()\n        return", "return a or b", "return max(a, b)"]
+)
+def test_what_is_not_a_guard(body: str) -> None:
+    source = f"def f(a, b):\n    {body}\n"
+    assert not _guards(source)
+    assert _guards(source, Plan(targets=(), tests=(), everything_in={"m.py": "small"}))
+
+
+def test_where_only_refusals_are_guards() -> None:
+    source = """
+    def f(a, b, xs):
+        if a:
+            return 0
+        if b:
+            raise ValueError
+        return [x for x in xs if x]
+    """
+    assert _guards(source, Plan(targets=(), tests=(), refusals_only={"m.py": "weighs"})) == {"if-false:b"}
+
+
 def test_guards_of_scripts() -> None:
     source = '''
     S = f"""
@@ -128,11 +182,13 @@ def test_guards_of_scripts() -> None:
 
 
 def test_what_is_left_out() -> None:
-    plan = Plan(targets=(), tests=(), functions_left_out={"*render*": "text"}, calls_left_out={"log.*": "log lines"})
+    plan = Plan(targets=(), tests=(), names_left_out={"*render*": "text"}, calls_left_out={"log.*": "log lines"})
     assert not _mutants("def render_it(a):\n    return a or 1\n", plan)
     assert not _in_function("log.info(a or b)", plan)
     assert not _in_function("return f'{a or b}'")
     assert not _mutants("def f(a: int | None = None) -> bool: return a\n")
+    plan = Plan(targets=(), tests=(), names_left_out={"_WORDS": "text"}, traits_left_out={"drawn": "text"})
+    assert not _mutants("_WORDS = {A: 1, B: 2}\nT = Row(1, drawn=True)\n", plan)
 
 
 def test_ids_survive_unrelated_edits() -> None:
@@ -150,8 +206,9 @@ def modules() -> list[Module]:
 
 def test_the_plan_finds_guards_and_ids_are_unique(modules: list[Module]) -> None:
     ids = [mutant.id for module in modules for mutant in module.mutants]
-    assert len(ids) > 400
+    assert len(ids) > 2000
     assert len(set(ids)) == len(ids)
+    assert 400 < sum(mutant.guard for module in modules for mutant in module.mutants) < 800
     for module in modules:
         instrumented(ROOT, module)
 
@@ -166,19 +223,32 @@ def test_a_budget_is_shared_by_functions() -> None:
     tests = {"t.py::a[1]": 2.0, "t.py::a[2]": 2.0, "t.py::b": 2.0}
     assert list(within(tests, 4)) == ["t.py::a[1]", "t.py::b"]
     assert list(within(tests, 1)) == ["t.py::a[1]"]
+    quick = {"t.py::a[1]": 0.01, "t.py::a[2]": 0.01, "t.py::b": 2.0}
+    assert list(within(quick, 2)) == ["t.py::a[1]", "t.py::a[2]"], "a table of cases costs next to nothing"
 
 
 def test_what_a_file_of_results_still_says(tmp_path: Path) -> None:
     killed, survivor = _module("def f(a, b):\n    return a or b\n").mutants
     file = tmp_path / "out" / "results.jsonl"
-    kept = Kept(file, tree="one")
-    kept.add(Verdict(id=killed.id, outcome="killed", test="t", seconds=1, module="m", tree="one"))
-    kept.add(Verdict(id=survivor.id, outcome="survived", test="", seconds=1, module="m", tree="one"))
-    kept.add_baseline("t.py", {"t": {"seconds": 1.0, "hits": []}})
-    same, other = Kept(file, tree="one"), Kept(file, tree="two")
-    assert same.verdict(killed, "m") and same.verdict(survivor, "m") and same.baseline
-    assert other.verdict(killed, "m") and not other.verdict(survivor, "m") and not other.baseline
+    for name in ("code/a.py", "tests/test_a.py", "tests/test_b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    tree = Tree(tmp_path)
+    kept = Kept(file, tree)
+    kept.add(Verdict(id=killed.id, outcome="killed", test="t", seconds=1, module="m", tree=tree.digest))
+    kept.add(Verdict(id=survivor.id, outcome="survived", test="", seconds=1, module="m", tree=tree.digest))
+    for name in ("together", "tests/test_a.py", "tests/test_b.py"):
+        kept.add_baseline(name, {"t": {"seconds": 1.0, "hits": []}})
+    same = Kept(file, Tree(tmp_path))
+    assert same.verdict(killed, "m") and same.verdict(survivor, "m") and len(same.baseline) == 3
     assert not same.verdict(killed, "edited")
+
+    (tmp_path / "tests/test_b.py").write_text("2")
+    other = Kept(file, Tree(tmp_path))
+    assert other.verdict(killed, "m") and not other.verdict(survivor, "m")
+    assert set(other.baseline) == {"tests/test_a.py"}
+    (tmp_path / "code/a.py").write_text("2")
+    assert not Kept(file, Tree(tmp_path)).baseline
 
 
 def test_an_explanation_has_a_reason(tmp_path: Path) -> None:
@@ -249,7 +319,7 @@ def _run(toy: Path, *arguments: str) -> tuple[int, str]:
 
 def test_survivors_are_reported_and_can_be_explained(toy: Path) -> None:
     """The mutated code is what runs: tests that pass without a mutant kill most of them."""
-    code, out = _run(toy, "--resume", "results.jsonl")
+    code, out = _run(toy, "--all", "--resume", "results.jsonl")
     assert code == 1, out
     boundary = "toy/guards.py:floor:flipped:number < least"
     lines = [json.loads(line) for line in (toy / "results.jsonl").read_text().splitlines()]
@@ -270,7 +340,7 @@ def test_survivors_are_reported_and_can_be_explained(toy: Path) -> None:
     stale = {"toy/guards.py:floor:if-true:number < least": "wrong", "toy/guards.py:gone": "old"}
     text = "\n".join(f"{json.dumps(id_)} = {json.dumps(reason)}" for id_, reason in (reasons | stale).items())
     (toy / "explained.toml").write_text(f"[explained]\n{text}\n")
-    code, out = _run(toy)
+    code, out = _run(toy, "--all")
     assert code == 0, out
     assert "stale explanation, there is no such mutant" in out
     assert "stale explanation, checks/test_toy.py::test_floor kills it" in out
@@ -286,6 +356,9 @@ def test_nothing_is_tried_while_tests_fail_anyway(toy: Path) -> None:
 def test_mutants_can_be_listed_and_chosen(toy: Path) -> None:
     code, out = _run(toy, "--list", "--match", ":floor:")
     assert code == 0
+    assert out.splitlines()[0].startswith("toy/guards.py:floor:if-false:number < least  ")
+    assert "1 mutants" in out
+    code, out = _run(toy, "--list", "--all", "--module", "toy/g*.py", "--match", ":floor:")
     assert [line.partition("  ")[0] for line in out.splitlines()[:-1]] == [
         f"toy/guards.py:floor:{operator}:number < least" for operator in ("if-true", "if-false", "flipped")
     ]

@@ -15,7 +15,8 @@ from split_union.query import JoinQuery, Stream
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import check_owners, dealt_in_turn
 from trimtab.errors import CheckpointMismatch, InvalidInput
-from trimtab.offset_log import MARK, Checkpoint
+from trimtab.offset_log import Checkpoint
+from trimtab.offset_mark import MARK
 from trimtab.owners import first_owners, parse_first_owners
 from trimtab.store import Store
 

@@ -66,3 +66,35 @@ def test_small_neighbours_are_merged_and_found_again_by_another_process(tmp_path
     (ids,) = attached.gather(np.arange(5_000, dtype=np.uint32), ["id"])
     assert ids.to_pylist() == list(range(5_000))
     assert sorted(key for chunk in attached.chunks for key in chunk.durable) == [(batch, 0) for batch in range(100)]
+
+
+def wide(rows: int, widths: tuple[int, int]) -> pa.Buffer:
+    """Rows of two groups, each with texts and lists of its own width."""
+    group = np.arange(rows) % 2
+    sizes = [widths[each] for each in group.tolist()]
+    columns = {
+        "text": ["x" * size for size in sizes],
+        "tags": [[str(size)] * (size // 100) if size > 10 else None for size in sizes],
+        "by": pa.array([{"n": [1.0] * (size // 50), "s": "s" * size} for size in sizes]),
+        "pairs": pa.array([[("k", size)] * (size // 20) for size in sizes], pa.map_(pa.string(), pa.int64())),
+        "ends": pa.array([[size, size] for size in sizes], pa.list_(pa.int64(), 2)),
+        GROUP: pa.array(group.astype(np.int16)),
+    }
+    return frames.encode(pa.RecordBatch.from_pydict(columns))
+
+
+def test_bytes_of_a_group_are_those_of_its_rows_that_are_there(tmp_path: Path) -> None:
+    """The groups change places half-way: the one that had the wide rows has the narrow ones. Once all rows of before
+    have left, nothing of them is in the averages, whatever chunks were merged."""
+    (tmp_path / "changing").mkdir()
+    store = PayloadStore(tmp_path / "changing", "A", 4)
+    for batch in range(40):
+        store.append(wide(20, (2000, 10) if batch < 20 else (10, 2000)), batch, (batch, 0))
+        store.drop_expired(batch - 5)
+    assert any(len(chunk.durable) > 1 for chunk in store.chunks), "chunks are merged"
+    (tmp_path / "fresh").mkdir()
+    fresh = PayloadStore(tmp_path / "fresh", "A", 4)
+    fresh.append(wide(20, (10, 2000)), 0, (0, 0))
+    assert store.chunks[0].newest_us >= 20, "all rows of before have left"
+    assert store.row_bytes_by_group.tolist() == fresh.row_bytes_by_group.tolist()
+    assert fresh.row_bytes_by_group[2:].tolist() == [0, 0]

@@ -126,6 +126,25 @@ def test_groups_asked_for_by_number_come_all_or_not_at_all(chosen: list[int], ta
     assert found == [NothingToMove(**at(0, 2), problem=problem)]
 
 
+def test_an_answer_is_heard_once() -> None:
+    """The question is in the epoch until the next one is bound, and answered in every batch."""
+    batch = committed(question(), answer(0))
+    assert observe(replace(asking(groups=(0,)), first_state=State.CHOSEN), batch) == []
+
+
+def test_a_migration_that_has_ended_learns_nothing() -> None:
+    """Even where its wave was under way, because its query was started anew."""
+    batch = committed(epoch(number=4, owners=(1, 0)))
+    assert observe(replace(migration(State.REACTIVATING), outcome="rolled-back"), batch) == []
+
+
+def test_a_wave_that_has_ended_learns_nothing() -> None:
+    """Redis went back: an old batch is looked at again, in which its move is open."""
+    batch = committed(epoch(THERE), report(0, told(THERE, "sender", "exported")))
+    assert observe(migration(State.RECEIVING), batch) != []
+    assert observe(migration(State.COMMITTED), batch) == []
+
+
 def test_no_group_near_the_amount() -> None:
     (found,) = observe(asking(share=0.5), committed(question(), answer()))
     assert isinstance(found, NothingToMove)

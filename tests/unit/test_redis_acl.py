@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +13,14 @@ import httpx
 import pytest
 import redis
 
+from api.tickets import Tickets
 from commands.cli import main
+from manager.store import ManagerStore, now_ms
 from tests.checkers.acl_server import ACL_FILE, ROLES, AclServer, acl_server, acl_text
 from tests.checkers.served import Served, until
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_access, redis_keys
+from trimtab.driver_progress import DriverProgress
 from trimtab.store import Store
 
 pytestmark = pytest.mark.redis
@@ -77,6 +82,15 @@ def test_every_role_can_do_its_work(roles: AclServer, capsys: pytest.CaptureFixt
             assert client.get(f"{BASE}/explain").status_code == 200
             assert client.get(f"{BASE}/proposals").status_code == 200
             assert client.get(f"{BASE}/events", headers={"Accept": "application/json"}).json()["events"]
+            until(lambda: bool(client.get(f"{BASE}/history?minutes=5").json()["columns"]), plane)
+            until(lambda: client.get(f"{BASE}/rebalances/{name}").json()["measured"] is not None, plane)
+            assert client.get(f"{BASE}/history").json()["history"]
+            assert client.get(f"{BASE}/front").json()["batches"]
+            assert 'query="orders"' in client.get("/metrics").text
+            with client.stream("GET", f"{BASE}/live") as answer:
+                assert any(line == "event: front" for line in answer.iter_lines())
+            made = httpx.post(f"{served.url}/v1/session", json={"ticket": ticket()})
+            assert (made.status_code, made.json()["scope"]) == (201, "read")
         with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {keys['admin']}"}) as client:
             assert client.get("/v1/audit").json()["entries"]
             assert client.delete("/v1/keys/operate").status_code == 200
@@ -85,7 +99,22 @@ def test_every_role_can_do_its_work(roles: AclServer, capsys: pytest.CaptureFixt
     plane.store.restore(plane.bound)
     plane.store.alarm("orders", "test", "text")
     plane.store.last_seen("orders")
+    plane.store.driver_beat("orders")
+    plane.store.progress("orders", DriverProgress(batch=1, batch_ms=5, rows_per_s=2.0, backlog=None))
     assert denied(roles) == []
+
+
+def ticket() -> str:
+    """As the demo makes it, with the API's user."""
+
+    async def issue() -> str:
+        store = ManagerStore(os.environ["TRIMTAB_REDIS"], api=True)
+        try:
+            return await Tickets(store.client).issue("read", "page", now_ms())
+        finally:
+            await store.close()
+
+    return asyncio.run(issue())
 
 
 def state(client: httpx.Client, rebalance: str) -> str:
@@ -104,12 +133,20 @@ FORBIDDEN: list[tuple[str, list[str]]] = [
     # The manager neither reads nor makes API keys.
     ("trimtab-manager", ["HGETALL", redis_keys.API_KEYS]),
     ("trimtab-manager", ["HSET", redis_keys.API_KEYS, "id", "{}"]),
+    ("trimtab-manager", ["SET", redis_keys.ticket("digest"), "{}"]),
     # The API cannot steer: neither epochs nor leases nor the journal of migrations.
     ("trimtab-api", ["SET", redis_keys.epoch("orders", 2), "{}"]),
     ("trimtab-api", ["SET", redis_keys.current("orders"), "7"]),
     ("trimtab-api", ["DEL", redis_keys.lease("orders")]),
     ("trimtab-api", ["INCR", redis_keys.fence("orders")]),
     ("trimtab-api", ["HSET", redis_keys.migrations("orders"), "m", "{}"]),
+    # Nor can it change what has been measured, or what the leader has decided.
+    ("trimtab-api", ["DEL", redis_keys.driver("orders")]),
+    ("trimtab-api", ["SET", redis_keys.snapshot("orders"), "{}"]),
+    ("trimtab-api", ["SET", redis_keys.decision("orders"), "{}"]),
+    ("trimtab-api", ["RPUSH", redis_keys.batches("orders"), "{}"]),
+    ("trimtab-api", ["RPUSH", redis_keys.history("orders", 10), "{}"]),
+    ("trimtab-api", ["HSET", redis_keys.outcomes("orders"), "r:measured", "{}"]),
     ("trimtab-api", ["XADD", redis_keys.events("orders"), "*", "event", "{}"]),
     ("trimtab-api", ["EVAL", f"return redis.call('DEL', '{redis_keys.lease('orders')}')", "0"]),
     # A query (and whoever runs code on its executors) neither reads keys nor asks for moves nor leads.
@@ -120,6 +157,12 @@ FORBIDDEN: list[tuple[str, list[str]]] = [
     ("trimtab-query", ["SET", redis_keys.lease("orders"), "me 9"]),
     ("trimtab-query", ["HSET", redis_keys.migrations("orders"), "m", "{}"]),
     ("trimtab-query", ["SET", redis_keys.auto("orders"), "{}"]),
+    ("trimtab-query", ["SET", redis_keys.ticket("digest"), "{}"]),
+    ("trimtab-query", ["LRANGE", redis_keys.history("orders", 10), "0", "-1"]),
+    ("trimtab-query", ["RPUSH", redis_keys.history("orders", 10), "{}"]),
+    ("trimtab-query", ["RPUSH", redis_keys.batches("orders"), "{}"]),
+    ("trimtab-query", ["HSET", redis_keys.outcomes("orders"), "r:measured", "{}"]),
+    ("trimtab-query", ["SET", redis_keys.snapshot("orders"), "{}"]),
     ("trimtab-probe", ["GET", redis_keys.QUERIES]),
 ]
 

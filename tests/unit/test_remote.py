@@ -19,7 +19,16 @@ from commands.remote import reading
 from commands.remote.client import Client, Refusal, RemoteFailure
 from commands.remote.commands import groups
 from commands.remote.follow import Bars, Lines, follow, step_words, summary
-from commands.remote.tables import audit_words, auto_lines, event_line, number, numbers, percent, proposal_lines
+from commands.remote.tables import (
+    audit_words,
+    auto_lines,
+    event_line,
+    is_doubtful,
+    number,
+    numbers,
+    percent,
+    proposal_lines,
+)
 from tests.checkers.served import Served, measured, until
 from tests.simulation.data_plane import DataPlane
 from trimtab.embedded import EmbeddedRedis
@@ -364,9 +373,16 @@ def test_words() -> None:
     assert step_words(waiting) == "step 7/8 Received, 1 of 3 groups moved, about 4 s left"
     held_up = {**waiting, "waits_for_event_time": True, "eta_s": None}
     assert step_words(held_up) == "step 7/8 Received, 1 of 3 groups moved, waits for event time to advance"
-    audit = {"lost": 0, "doubled": 0, "unchecked_batches": 0, "clean": True}
+    audit: dict[str, Any] = {
+        "lost": 0, "doubled": 0, "unchecked_batches": 0, "problems": [], "finished": True, "clean": True,
+    }  # fmt: skip
     assert audit_words(audit) == "lost 0, doubled 0"
-    assert audit_words({**audit, "unchecked_batches": 3}) == "lost 0, doubled 0, 3 batches unchecked"
+    unchecked = {**audit, "unchecked_batches": 3, "clean": False}
+    assert audit_words(unchecked) == "lost 0, doubled 0, 3 batches unchecked !"
+    so_far = {**audit, "finished": False, "clean": False}
+    assert audit_words(so_far) == "lost 0, doubled 0 so far" and not is_doubtful(so_far)
+    assert audit_words({**so_far, "lost": 1}) == "lost 1, doubled 0 so far !" and is_doubtful({**so_far, "lost": 1})
+    assert is_doubtful({**audit, "clean": False}), "a move was open, and nobody looked"
     auto = {"query": "orders", "enabled": True, "start_ratio": 1.2}
     assert auto_lines({**auto, "last_decision": None})[1:] == ["  start_ratio 1.2"]
     decided = auto_lines({**auto, "last_decision": {"at_ms": 0, "act": False, "why": "It is level."}})

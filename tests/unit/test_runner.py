@@ -12,11 +12,13 @@ import pytest
 from rich.console import Console
 
 from commands.runner.failures import root_cause_of_text
-from commands.runner.job import JobFile, load_job, option_text, trigger_arguments
+from commands.runner.job import JobFile, SourcePart, load_job
 from commands.runner.progress import parse_progress
 from commands.runner.spark_session import quiet_log4j
 from commands.runner.stderr_filter import LineFilter
+from commands.runner.trigger import trigger_arguments
 from commands.runner.worker_table import newest_reports, shares
+from commands.runner.yaml_part import option_text
 from commands.runner.yaml_text import fill_in
 from trimtab.errors import InvalidInput
 from trimtab.reports import WorkerReport
@@ -60,7 +62,8 @@ def test_a_good_file_gives_the_query_that_a_program_would_write(tmp_path: Path) 
     assert (query.window_us, query.partitions, query.workers) == (10_000_000, 16, 2)
     assert query.where == ("A.price < B.price",)
     assert query.streams[1].key_columns == ("user",)
-    assert job.query.streams["A"].source.data_schema == "user long, price double, at timestamp"
+    source = job.query.streams["A"].source
+    assert isinstance(source, SourcePart) and source.data_schema == "user long, price double, at timestamp"
     assert option_text(job.spark.config["spark.sql.ansi.enabled"]) == "true"
 
 
@@ -109,7 +112,7 @@ def test_owners_by_share_and_by_list(tmp_path: Path) -> None:
         ("    A:\n", "    1x:\n", "query.streams.1x", "is not a name for a stream"),
         ("    A:\n", "    on:\n", "query.streams.True", "quotes"),
         ("    B: {", "    A: {", "query.streams.A", "appears twice"),
-        ("    B: {", "    a: {", "query.streams[1].name", "is there twice"),
+        ("    B: {", "    a: {", "query.streams[1].name", "is used twice"),
         (
             "time: at, source: {format: json",
             "source: {format: json",

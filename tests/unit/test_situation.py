@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from balancing.protocols.migration import Migration, Request
-from balancing.situation import Situation
+from balancing.situation import SILENT_BATCHES, Situation, count_workers, workers_up
+from tests.unit.audit_plane import make_report
 from trimtab.epochs import first_epoch
 from trimtab.moves import Kind, Move, Way
 
@@ -17,6 +18,18 @@ def test_groups_of_open_moves_are_moving_though_the_journal_lost_them() -> None:
     situation = Situation(query="q", workers=2, epoch=EPOCH.successor(EPOCH.owners, moves=(MOVE,)))
     assert situation.moving == {0: "lost.w1"}
     assert situation.movable(0) == [1]
+
+
+def test_workers_are_up_that_reported_lately() -> None:
+    reports = {0: make_report(0, batch=9), 1: make_report(1, batch=9 - SILENT_BATCHES)}
+    assert workers_up(reports, 9) == {0}
+    assert workers_up(reports, None) == frozenset()
+
+
+def test_workers_are_counted_where_redis_lost_their_number() -> None:
+    assert count_workers({"workers": 5}, EPOCH, {}) == 5
+    assert count_workers({}, EPOCH, {}) == count_workers(None, EPOCH, {}) == 2
+    assert count_workers(None, EPOCH, {3: make_report(3)}) == 4
 
 
 def test_groups_of_migrations_are_moving_before_an_epoch_shows_it() -> None:

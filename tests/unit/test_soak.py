@@ -133,7 +133,7 @@ def test_a_second_signal_does_not_break_off_the_teardown() -> None:
 
 def view(name: str, outcome: str | None, **audit: Any) -> dict[str, Any]:
     strategy = "ptlb" if name.startswith("p") else "mslb"
-    checked = {"clean": True, "problems": [], "checked_batches": 3, "unchecked_batches": 0}
+    checked = {"clean": True, "finished": True, "problems": [], "checked_batches": 3, "unchecked_batches": 0}
     return {"id": name, "strategy": strategy, "outcome": outcome, "audit": {**checked, **audit}}
 
 
@@ -199,6 +199,7 @@ def test_a_soak_in_which_nothing_moved_is_not_well() -> None:
 def test_an_audit_that_complains_of_right_results_is_a_false_alarm() -> None:
     ledger = busy_ledger()
     ledger.see([view("b", "committed", clean=False), view("c", None, clean=False, lost=2, doubled=0)])
-    assert ledger.audits()[0] == {"clean": 2, "incomplete": 1, "complaining": 1}
+    ledger.see([view("d", "committed", clean=False, finished=False)])
+    assert ledger.audits()[0] == {"clean": 2, "incomplete": 1, "complaining": 1, "unfinished": 1}
     (complaint,) = complaints(ending(), ledger)
     assert complaint.startswith("false alarm: c (mslb, None): lost 2")

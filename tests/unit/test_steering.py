@@ -7,26 +7,37 @@ from typing import Any
 
 import pytest
 
+from balancing.audit import MigrationAudit
 from balancing.committed import CommittedBatch
+from balancing.comparing import WatchedMove
 from balancing.happenings import (
     BatchCommitted,
+    BatchesMissed,
     CancelAsked,
     Happening,
     Led,
     Loaded,
+    LoadWeighed,
     MovesAsked,
+    Proposed,
     QueryRuns,
     QueryStopped,
     RecordsLost,
     RequestFailed,
     TurnEnds,
 )
-from balancing.instructions import Hold, Instruction, Notice, PublishEpoch, Write
+from balancing.instructions import Hold, Instruction, Notice, Propose, PublishEpoch, Write
+from balancing.load import Snapshot
+from balancing.policies import Level
+from balancing.proposal import make_proposal
 from balancing.protocols import Migration, Request, State, Wave
 from balancing.requests import CancelRequest, MoveRequest, RebalanceRequest, requested
+from balancing.rules import Rules
+from balancing.settings import Settings
 from balancing.situation import Situation
 from balancing.steering import NotSteered, Steering
 from manager.journal import operations_of
+from tests.unit.balancing_snapshots import snapshot
 from trimtab.epochs import Epoch, first_epoch
 from trimtab.moves import Kind, Move, Way
 
@@ -59,8 +70,8 @@ def situation(epoch: Epoch = FIRST, **changes: Any) -> Situation:
     return replace(Situation(query="q", workers=2, epoch=epoch, up=frozenset({0, 1}), committed=7), **changes)
 
 
-def ends(epoch: Epoch = FIRST) -> TurnEnds:
-    return TurnEnds(now_ms=9, situation=situation(epoch), bound=epoch, snapshot=None)
+def ends(epoch: Epoch = FIRST, load: Snapshot | None = None) -> TurnEnds:
+    return TurnEnds(now_ms=9, situation=situation(epoch), bound=epoch, snapshot=load)
 
 
 def committed(epoch: Epoch) -> BatchCommitted:
@@ -166,7 +177,7 @@ def test_a_cancel_answers_its_request_in_the_same_write(state: State) -> None:
 def test_a_cancel_of_nothing_is_answered() -> None:
     request = CancelRequest(id="c", query="q", migration="m9", by="me")
     (write,) = steering().handle(CancelAsked(now_ms=9, request=request, text="text"))
-    notice = Notice(kind="refused", text="m9: is not under way", data={"cancel": "m9"})
+    notice = Notice(kind="refused", text="m9 is not under way", data={"cancel": "m9"})
     assert write == Write(then=steering(), request="text", events=(notice,))
 
 
@@ -189,6 +200,22 @@ def test_a_new_leader_knows_nothing_until_the_journal_is_read() -> None:
     assert hold.then.migrations == (kept,)
 
 
+def test_of_what_has_ended_only_what_still_counts_is_loaded() -> None:
+    """What the epoch still shows, what a rebalance is judged by, and what the audit still watches."""
+    move = Move(id="shown.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=2)
+    watching = MigrationAudit(watched=(WatchedMove(move=replace(move, id="watched.w1"), first_batch=7),))
+    ended = [migration(name, outcome="committed") for name in ("shown", "judged", "watched", "old")]
+    ended[2] = replace(ended[2], audit=watching)
+    records = {each.id: each for each in (*ended, migration("under way", State.CHOOSING))}
+    running = replace(requested(asked().request), state="running", migrations=("judged", "under way"))
+    loaded = Loaded(
+        now_ms=9, bound=FIRST.successor((0, 0, 1), moves=(move,)), migrations=records, rebalances={"r1": running}
+    )
+    now = steering().handle(loaded)[-1].then
+    assert [each.id for each in now.migrations] == ["under way"]
+    assert [each.id for each in now.ended] == ["shown", "judged", "watched"]
+
+
 def test_what_redis_lost_is_written_again() -> None:
     kept, lost = migration("m1"), migration("m2")
     again, alarm = writes(steering(kept, lost).handle(RecordsLost(now_ms=9, migrations={"m1": kept}, rebalances={})))
@@ -202,3 +229,117 @@ def test_a_query_that_stops_parks_its_migrations_once() -> None:
     (resumed,) = parked.then.handle(QueryRuns(now_ms=3))
     assert resumed.then == steering()
     assert steering().handle(QueryRuns(now_ms=4)) == []
+
+
+@pytest.mark.parametrize(
+    "state", [State.DEACTIVATING, State.DEACTIVATED, State.SENDING, State.RECEIVING, State.RECEIVED]
+)
+def test_what_is_shipped_takes_up_the_room_of_other_waves(state: State) -> None:
+    """Until it has arrived: batches pack and take in."""
+    load = snapshot((0, 0, 1), (1, 1, 1), ("a", "b"), batch_ms=1000.0)
+    room = load.wave_bytes(None)
+    assert room is not None
+    load = replace(load, group_bytes=(0.6 * room,) * 3)
+    shipped = migration("m1", state, 0, strategy="mslb")
+    next_one = migration(
+        "m2", State.CHOOSING, 1, strategy="mslb", first_state=State.CHOSEN, chosen=(1,), remaining=(1,)
+    )
+    opened = [each.point for each in writes(steering(shipped, next_one).handle(ends(load=load)))]
+    assert opened == (["mslb:3"] if state == State.RECEIVED else [])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [((), "rolled-back"), (("committed", "committed"), "committed"), (("committed", ""), None), (("",), None)],
+)
+def test_a_rebalance_is_over_with_the_last_of_its_migrations(outcomes: tuple[str, ...], state: str | None) -> None:
+    parts = {f"m{index}": migration(f"m{index}", outcome=outcome) for index, outcome in enumerate(outcomes)}
+    running = replace(requested(asked().request), state="running", migrations=("m0", "m1"))
+    loaded = Loaded(now_ms=9, bound=FIRST, migrations=parts, rebalances={"r1": running})
+    found = steering().handle(loaded)
+    closed = [record.state for write in writes(found) for record in write.rebalances]
+    assert closed == ([] if state is None else [state])
+    assert [each.id for each in found[-1].then.rebalances] == (["r1"] if state is None else [])
+
+
+def test_a_rebalance_goes_on_while_one_of_its_migrations_does() -> None:
+    running = replace(requested(asked().request), state="running", migrations=("m1", "m2"))
+    mine: dict[str, Any] = {"rebalance": running.id}
+    both = steering(migration("m1", State.NEW, **mine), migration("m2", State.NEW, 1, **mine), rebalances=(running,))
+
+    def cancelled(steered: Steering, name: str) -> Write:
+        request = CancelRequest(id="c", query="q", migration=name, by="me")
+        return writes(steered.handle(CancelAsked(now_ms=9, request=request, text="text")))[-1]
+
+    first = cancelled(both, "m1")
+    assert (first.rebalances, first.then.rebalances) == ((), (running,))
+    last = cancelled(first.then, "m2")
+    assert ([each.state for each in last.rebalances], last.then.rebalances) == (["rolled-back"], ())
+
+
+def test_batches_that_were_missed_are_audited() -> None:
+    move = Move(id="m1.w1", kind=Kind.DUPLICATE, groups=(0,), sender=0, receiver=1, epoch=2)
+    batch = CommittedBatch(batch=8, bound=FIRST.successor((0, 0, 1), moves=(move,)), at_ms=5, reports={})
+    missed = BatchesMissed(now_ms=9, batches=(batch,), workers=2)
+    (write,) = writes(steering(migration("m1", State.DUPLICATING)).handle(missed))
+    assert write.migrations[0].audit.opened
+
+
+def test_an_audit_that_is_finished_is_not_written_again_with_every_batch() -> None:
+    ended = migration("m1", State.COMMITTED, outcome="committed")
+    assert ended.audit.finished
+    before = CommittedBatch(batch=8, bound=FIRST, at_ms=5, reports={})
+    batch = CommittedBatch(batch=9, bound=FIRST, at_ms=6, reports={}, previous=before)
+    assert writes(steering(ended=(ended,)).handle(BatchCommitted(now_ms=9, batch=batch, workers=2))) == []
+
+
+def test_a_wave_is_not_allowed_beside_one_that_is_under_way() -> None:
+    """Though groups remain and there is room for them."""
+    load = snapshot((0, 0, 1), (1, 1, 1), ("a", "b"), batch_ms=1000.0)
+    half = migration("m1", State.RECEIVING, 0, strategy="mslb", chosen=(0, 1), remaining=(1,))
+    bound = FIRST.successor(
+        (0, 0, 1), moves=(Move(id="m1.w1", kind=Kind.TRANSFER, groups=(0,), sender=0, receiver=1, epoch=2),)
+    )
+    assert steering(half).handle(ends(bound, load)) == []
+
+
+# -- the balancer's own moves
+
+AUTOMATIC = Settings(auto=True, start_ratio=1.2, stop_ratio=1.1, min_batches=5)
+UNEVEN = snapshot([0] * 10 + [1] * 10, [7.5e7] * 10 + [2.5e7] * 10, ["a", "b"])
+
+
+def proposed(**changes: Any) -> Proposed:
+    (propose,) = steering().handle(LoadWeighed(now_ms=9, settings=AUTOMATIC, snapshot=UNEVEN))
+    assert isinstance(propose, Propose)
+    owned = replace(first_epoch("q", "i", UNEVEN.owners), number=UNEVEN.epoch)
+    return Proposed(
+        now_ms=9,
+        decision=propose.decision,
+        proposal=make_proposal(UNEVEN, Level(), AUTOMATIC, id="p"),
+        settings=AUTOMATIC,
+        situation=situation(owned, **changes),
+        snapshot=UNEVEN,
+        request_id="auto-1",
+    )
+
+
+def test_the_balancer_acts_on_its_proposal() -> None:
+    (write,) = writes(steering().handle(proposed()))
+    assert (write.point, [each.id for each in write.rebalances]) == ("rebalance", ["auto-1"])
+
+
+@pytest.mark.parametrize("changes", [{"stopped": True}, {"rules": Rules(excluded=frozenset({1}))}])
+def test_the_balancer_is_refused_like_everybody(changes: dict[str, Any]) -> None:
+    (write,) = writes(steering().handle(proposed(**changes)))
+    assert ([notice.kind for notice in write.events], write.then.migrations) == (["refused"], ())
+
+
+def test_nothing_follows_from_a_load_that_was_not_measured() -> None:
+    assert steering().handle(LoadWeighed(now_ms=9, settings=AUTOMATIC, snapshot=None)) == []
+
+
+def test_a_proposal_that_nobody_knows_is_refused() -> None:
+    request = replace(asked().request, proposal="p")
+    (write,) = writes(steering().handle(asked(request=request)))
+    assert (write.rebalances[0].state, write.then.migrations) == ("refused", ())

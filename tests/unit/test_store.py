@@ -10,12 +10,13 @@ import redis
 
 from split_union.definition import check_name_is_free
 from trimtab import redis_keys
+from trimtab.defaults import REDIS_VARIABLE
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
 from trimtab.errors import CorruptState, InvalidInput, RedisUnreachable
 from trimtab.moves import Kind, Move
-from trimtab.redis_access import redacted
-from trimtab.reports import REPORT_TTL_S, WorkerReport, parse_report, winners
+from trimtab.redis_access import USER, redacted
+from trimtab.reports import REPORT_TTL_S, WorkerReport, likely, parse_report, winners
 from trimtab.store import Store, successor
 
 
@@ -66,6 +67,11 @@ def test_an_epoch_is_immutable_and_numbers_have_no_gaps(store: Store) -> None:
     assert store.epoch("orders", 1) == FIRST
 
 
+def test_a_redis_that_forgot_everything_takes_the_epoch_that_follows(store: Store) -> None:
+    store.publish(SECOND)
+    assert store.current_number("orders") == 2
+
+
 def test_only_a_true_successor_follows(store: Store) -> None:
     store.publish(FIRST)
     store.publish(replace(SECOND, predecessor="somebody else's"))
@@ -97,6 +103,14 @@ def test_an_epoch_that_cannot_be_run_is_never_bound(store: Store, changes: dict[
     store.client.set(redis_keys.epoch("orders", 2), replace(SECOND, **changes).to_text())
     with pytest.raises(CorruptState):
         successor(store, "orders", FIRST, 2)
+
+
+def test_an_epoch_for_workers_that_the_query_does_not_have_is_never_bound(store: Store) -> None:
+    """Not even where the epoch before has them, too."""
+    store.publish(FIRST)
+    store.publish(FIRST.successor(FIRST.owners))
+    with pytest.raises(CorruptState, match=r"owners\[1\]"):
+        successor(store, "orders", FIRST, 1)
 
 
 @pytest.mark.parametrize("text", ["rubbish", '{"questions":[{"migration":"m","worker":0,"drop":"table"}]}'])
@@ -132,6 +146,13 @@ def test_a_report_of_an_attempt_that_spark_gave_up_comes_too_late(store: Store) 
     # A restarted query counts anew, and repeats the batch.
     store.report(replace(REPORT, stamp="c", run="r2", attempt=1, results=1, at_ms=2))
     assert store.reports("orders", 7)[0].results == 1
+
+
+def test_within_a_run_the_attempt_counts_and_not_the_clocks_of_the_executors() -> None:
+    first, second = replace(REPORT, run="r1", attempt=1, at_ms=9), replace(REPORT, run="r1", attempt=2, at_ms=5)
+    assert likely([first, second]) == likely([second, first]) == {0: second}
+    restarted = replace(REPORT, run="r2", attempt=0, at_ms=10)
+    assert likely([restarted, second]) == likely([second, restarted]) == {0: restarted}
 
 
 def test_no_attempt_overwrites_the_report_of_another(store: Store) -> None:
@@ -181,6 +202,14 @@ def test_nobody_there_is_told_without_the_password() -> None:
 def test_a_url_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidInput):
         Store("localhost")
+
+
+def test_what_is_wrong_with_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(REDIS_VARIABLE, "redis://localhost:1/0")
+    monkeypatch.setenv(USER, "somebody")
+    with pytest.raises(InvalidInput) as refused:
+        Store("redis://localhost:1/0")
+    assert refused.value.field == USER
 
 
 def test_redaction() -> None:

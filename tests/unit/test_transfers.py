@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from worker import transfers
 from worker.package import Package, pack
 from worker.transfers import FOLDER, TransferStore
 
@@ -23,14 +26,46 @@ def test_what_a_sender_that_died_had_begun_is_no_package(tmp_path: Path) -> None
     store = TransferStore(str(tmp_path), KEY)
     folder = tmp_path / FOLDER / "m.w1"
     folder.mkdir(parents=True)
-    (folder / "3-abcdef.part").write_bytes(package("m.w1")[:-5])
+    begun = folder / "3-0-0-abcdef.part"
+    begun.write_bytes(package("m.w1")[:-5])
     assert not store.has("m.w1", 3, "0-0")
     assert store.packages("m.w1") == []
+    assert begun.exists(), "its sender may still be at it"
     store.put("m.w1", 3, "0-0", package("m.w1"))
     assert len(store.packages("m.w1")) == 1
     assert store.has("m.w1", 3, "0-0")
     assert not store.has("m.w1", 4, "0-0"), "of an earlier move of the name"
     assert not store.has("m.w1", 3, "1-0"), "of other rows"
+
+
+def test_a_package_that_is_too_large_is_put_aside_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TransferStore(str(tmp_path), KEY)
+    store.put("m.w1", 3, "0-0", package("m.w1"))
+    monkeypatch.setattr(transfers, "BYTES_MAX", len(package("m.w1")) - 1)
+    assert store.packages("m.w1") == []
+    assert [path.suffix for path in (tmp_path / FOLDER / "m.w1").iterdir()] == [".corrupt"]
+
+
+class Unreadable:
+    """A file system that lists files and does not read them."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def open_input_stream(self, path: str) -> None:
+        raise OSError(f"cannot read {path}")
+
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_a_package_that_cannot_be_read_fails_the_task_as_long_as_it_insists(tmp_path: Path, insists: bool) -> None:
+    store = TransferStore(str(tmp_path), KEY, insists=insists)
+    store.put("m.w1", 3, "0-0", package("m.w1"))
+    store._filesystem = Unreadable(store._filesystem)
+    with pytest.raises(OSError, match="cannot read") if insists else nullcontext():
+        assert store.packages("m.w1") == []
 
 
 def test_what_closed_moves_left_behind_is_collected(tmp_path: Path) -> None:

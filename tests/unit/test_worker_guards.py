@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.checkers.cluster import Cluster
-from tests.checkers.feed import Feed, go, make, record
+from tests.checkers.feed import WINDOW, Feed, go, make, record
 from trimtab.errors import BindingError, CorruptState
-from trimtab.moves import Answer, ComputePartitionsToMove, Way
+from trimtab.moves import Answer, ComputePartitionsToMove, Kind, Way
 
 
 def test_an_epoch_of_a_manager_that_lost_its_lease_is_refused(tmp_path: Path) -> None:
@@ -99,6 +101,48 @@ def test_a_package_of_an_earlier_move_of_the_name_is_left_alone(tmp_path: Path) 
     cluster.publish([], {0: 1})
     go(cluster, feed, 5)
     cluster.check()
+
+
+def test_a_name_that_is_used_again_means_the_newer_move(tmp_path: Path) -> None:
+    """Though the role in the first one is remembered for some batches: two reports about one name would be mixed up."""
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed, 2)
+    cluster.publish([], {0: 1})
+    go(cluster, feed)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 1, 0)])
+    go(cluster, feed)
+    assert [[(each.move, each.side) for each in cluster.last[worker].moves] for worker in (0, 1)] == [
+        [("m.0", "receiver")],
+        [("m.0", "sender")],
+    ]
+    go(cluster, feed)
+    cluster.publish([], {0: 0})
+    go(cluster, feed, 5)
+    cluster.check()
+
+
+@pytest.mark.parametrize("changes", [{"kind": Kind.DUPLICATE}, {"groups": (0,)}, {"groups": (0, 3, 1)}])
+def test_a_move_that_changes_under_way_stops_the_query(tmp_path: Path, changes: dict[str, Any]) -> None:
+    cluster, feed = make(tmp_path)
+    move = cluster.move("m.0", "transfer", [0, 3], 0, 1)
+    cluster.publish([move])
+    go(cluster, feed)
+    cluster.epoch = cluster.epoch.successor(cluster.epoch.owners, moves=(replace(move, **changes),))
+    with pytest.raises(CorruptState, match="is another one in epoch"):
+        go(cluster, feed)
+
+
+def test_groups_that_left_are_told_apart_only_while_their_rows_may_be_read_again(tmp_path: Path) -> None:
+    """A rebuild passes over rows from before they left; once these have expired there is nothing to remember."""
+    cluster, feed = make(tmp_path)
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    go(cluster, feed, 2)
+    cluster.publish([], {0: 1})
+    go(cluster, feed)
+    assert set(record(cluster, 0).barriers) == {"0"}
+    cluster.step({}, feed.now + 2 * WINDOW)
+    assert record(cluster, 0).barriers == {}
 
 
 def test_a_package_is_written_once(tmp_path: Path) -> None:

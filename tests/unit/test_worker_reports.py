@@ -295,7 +295,8 @@ def test_a_report_survives_its_text(tmp_path: Path) -> None:
         plan="",
     )
     for outcome in cluster.last:
-        report = worker_report(attempt, batch, outcome, SplitCounts({"A": 1}, cluster.seen))
+        emitted = sum(piece.num_rows for piece in outcome.pieces)
+        report = worker_report(attempt, batch, outcome, SplitCounts({"A": 1}, cluster.seen), emitted)
         assert report.emitted == report.results == sum(report.group_results)
         assert sum(report.group_state_rows) == report.state_rows
         assert parse_report(report.to_text()) == report

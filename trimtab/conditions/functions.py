@@ -1,7 +1,7 @@
 """Names of Spark functions that decide where, or whether, a condition may be evaluated.
 
 Taken from the function registry of Spark 4.3.0 by group: sqlglot knows only part of them, and under other
-names, so its own classes are no guide here.
+names, so its own classes do not help here.
 """
 
 from __future__ import annotations

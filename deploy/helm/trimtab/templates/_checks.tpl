@@ -12,6 +12,17 @@
 {{- if and .Values.tests.enabled (not .Values.keys.existingSecret) (not (hasKey .Values.keys.generate .Values.tests.keyName)) -}}
 {{- fail (printf "\n\ntests.keyName = %q: is not one of the keys in keys.generate (%s). Name one of them, or set tests.enabled=false.\n" .Values.tests.keyName (keys .Values.keys.generate | sortAlpha | join ", ")) -}}
 {{- end -}}
+{{- if and .Values.metrics.enabled (eq (int .Values.metrics.port) 8765) -}}
+{{- fail "\n\nmetrics.port = 8765: the API has that port in the manager's pod. Give another one, such as 9765.\n" -}}
+{{- end -}}
+{{- range $field, $labels := dict "commonLabels" .Values.commonLabels "manager.podLabels" .Values.manager.podLabels -}}
+{{- range $label, $_ := $labels -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io/(name|instance|component|part-of|version|managed-by)|helm\\.sh/chart|trimtab\\.io/query)$" $label -}}
+{{- fail (printf "\n\n%s[%q]: is set by the chart, which finds its pods by it. Use another label.\n" $field $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- include "trimtab.checkEnv" (list "manager.extraEnv" .Values.manager.extraEnv) -}}
 {{- $taken := dict -}}
 {{- range $index, $query := .Values.queries -}}
 {{- $name := include "trimtab.queryName" (list $ $query) -}}
@@ -20,6 +31,7 @@
 {{- end -}}
 {{- $_ := set $taken $name $query.name -}}
 {{- $all := include "trimtab.query" (list $ $query) | fromYaml -}}
+{{- include "trimtab.checkEnv" (list (printf "queries[%d].extraEnv (%s)" $index $query.name) $all.extraEnv) -}}
 {{- $places := 0 -}}
 {{- range list $all.checkpoint.uri $all.checkpoint.existingClaim $all.checkpoint.size -}}
 {{- if . }}{{ $places = add1 $places }}{{ end -}}
@@ -41,6 +53,15 @@
 {{- end -}}
 {{- if and (eq $all.mode "sparkApplication") (not ($.Capabilities.APIVersions.Has "sparkoperator.k8s.io/v1beta2")) -}}
 {{- fail (printf "\n\nqueries[%d].mode = \"sparkApplication\" (%s): this cluster has no sparkoperator.k8s.io/v1beta2. Install kubeflow's spark-operator, or use mode: driver.\n" $index $query.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* No variable twice: Kubernetes would take one of the two, or refuse the pod. Takes the field's name and its value. */}}
+{{- define "trimtab.checkEnv" -}}
+{{- range index . 1 -}}
+{{- if regexMatch "^(TRIMTAB_(SERVE|REDIS).*|HOME|NUMBA_CACHE_DIR|SPARK_LOCAL_DIRS)$" .name -}}
+{{- fail (printf "\n\n%s: %s is set by the chart. Leave it out, and use the value that is meant for it (values.yaml).\n" (index $ 0) .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -33,15 +33,20 @@ app.kubernetes.io/name: {{ include "trimtab.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "trimtab.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{/* Of pods: no versions, so that a chart in which nothing else is new restarts neither Valkey nor a query. */}}
+{{- define "trimtab.podLabels" -}}
 {{ include "trimtab.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: trimtab
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{- define "trimtab.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "trimtab.podLabels" . }}
 {{- end -}}
 
 {{/* An image's name. Takes a list: the root, the image's values. */}}

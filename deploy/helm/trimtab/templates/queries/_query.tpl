@@ -26,14 +26,31 @@
 trimtab.io/query: {{ include "trimtab.queryShort" . }}
 {{- end -}}
 
+{{- define "trimtab.queryPodLabels" -}}
+{{ include "trimtab.podLabels" (index . 0) }}
+trimtab.io/query: {{ include "trimtab.queryShort" . }}
+{{- end -}}
+
 {{- define "trimtab.querySelector" -}}
 {{ include "trimtab.selector" (index . 0) }}
 trimtab.io/query: {{ include "trimtab.queryShort" . }}
 {{- end -}}
 
-{{- define "trimtab.queryImage" -}}
+{{/* Its image's values, as YAML. The common image's digest belongs to the common image alone. */}}
+{{- define "trimtab.queryImageValues" -}}
 {{- $root := index . 0 -}}
-{{- include "trimtab.image" (list $root (mergeOverwrite (deepCopy $root.Values.sparkImage) (deepCopy ((index . 1).image | default dict)))) -}}
+{{- $own := (include "trimtab.query" . | fromYaml).image -}}
+{{- $common := deepCopy $root.Values.sparkImage -}}
+{{- if or $own.registry $own.repository $own.tag }}{{ $_ := set $common "digest" "" }}{{ end -}}
+{{- mergeOverwrite $common $own | toYaml -}}
+{{- end -}}
+
+{{- define "trimtab.queryImage" -}}
+{{- include "trimtab.image" (list (index . 0) (include "trimtab.queryImageValues" . | fromYaml)) -}}
+{{- end -}}
+
+{{- define "trimtab.queryPullPolicy" -}}
+{{- (include "trimtab.queryImageValues" . | fromYaml).pullPolicy -}}
 {{- end -}}
 
 {{- define "trimtab.checkpointClaim" -}}
@@ -144,7 +161,7 @@ envFrom:
 {{- $all := include "trimtab.query" . | fromYaml -}}
 metadata:
   labels:
-    {{- include "trimtab.queryLabels" . | nindent 4 }}
+    {{- include "trimtab.queryPodLabels" . | nindent 4 }}
     app.kubernetes.io/component: executor
 spec:
   automountServiceAccountToken: false

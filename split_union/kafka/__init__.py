@@ -1,0 +1,1 @@
+"""Kafka in and out: records to rows and results to records (docs/kafka.md)."""
