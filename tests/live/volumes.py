@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -45,7 +46,9 @@ class Volumes:
         """Secrets and ConfigMaps that have changed: a key that is rotated, for example."""
         for volume in self._pod["spec"].get("volumes", []):
             if "secret" in volume or "configMap" in volume:
-                self._write(self._directory / volume["name"], self._contents(volume), _mode(volume))
+                # What is deleted while the pod runs, or ends, stays as it was mounted.
+                with contextlib.suppress(NotYet):
+                    self._write(self._directory / volume["name"], self._contents(volume), _mode(volume))
 
     def _contents(self, volume: Object) -> dict[str, bytes]:
         if "secret" in volume:
