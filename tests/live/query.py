@@ -19,7 +19,7 @@ from tests.checkers.multiset import Multiset, frozen
 from tests.checkers.oracle import Condition, Oracle, recorded
 from tests.live.api import Object
 from tests.live.needs import claim
-from tests.live.shapes import RELEASE, Asking, contents, removed, restricted, secrets_of
+from tests.live.shapes import RELEASE, Asking, contents, make_namespace, removed, secrets_of
 from tests.live.story import Story, confirm, tell, wait_until
 
 NAMESPACE: Final = "streams"
@@ -72,7 +72,7 @@ class Feed:
 
 def the_query(story: Story) -> None:
     story.title("a query: driver in client mode, executors by Spark's own scheduler, moved through the Service")
-    story.apply(restricted(NAMESPACE))
+    make_namespace(story, NAMESPACE)
     before = contents(story, NAMESPACE)
     story.apply(claim(NAMESPACE, "orders"))
     directory = claimed(story, "orders")

@@ -35,7 +35,7 @@ def one_shape(path: Path, story: Story, network: Network, scratch: Path) -> None
     namespace = f"shape-{shape}"
     comments = [line.lstrip("# ") for line in path.read_text().splitlines() if line.startswith("#")]
     story.title(f"shape {shape}: {next(line for line in comments if not line.startswith('api-versions'))}")
-    story.apply(restricted(namespace))
+    make_namespace(story, namespace)
     network.aliases["redis.example.com"] = "redis.elsewhere.svc.cluster.local"
     for text in needs_of(shape, namespace, scratch):
         story.apply(text)
@@ -107,10 +107,13 @@ def queries_run(story: Story, namespace: str) -> None:
     story.kubectl(*within, "logs", f"{RELEASE}-clicks-0", "--tail=4")
 
 
-def restricted(namespace: str) -> str:
+def make_namespace(story: Story, namespace: str) -> None:
+    """One that enforces "restricted", with what controllers put into every namespace a moment later."""
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     meta = {"name": namespace, "labels": labels}
-    return yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    story.apply(yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}))
+    usual = {"ServiceAccount/default", "ConfigMap/kube-root-ca.crt"}
+    wait_until(f"the namespace {namespace} is made", lambda: usual <= contents(story, namespace))
 
 
 def contents(story: Story, namespace: str) -> set[str]:
