@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from commands.runner.run import has_run
 from commands.runner.start_failures import start_failure_of_cause
+from trimtab.embedded.redis_server import free_port
+from trimtab.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,17 @@ from commands.runner.start_failures import start_failure_of_cause
 )
 def test_a_session_that_does_not_start_names_its_master_and_the_remedy(cause: str, master: str, expected: str) -> None:
     assert str(start_failure_of_cause(cause, master)).startswith(expected)
+
+
+@pytest.mark.slow
+def test_a_store_of_checkpoints_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "canary")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    with pytest.raises(InvalidInput, match="cannot be read") as caught:
+        has_run("s3a://checkpoints/orders")
+    text = str(caught.value)
+    assert text.startswith("checkpoint = 's3a://checkpoints/orders': ")
+    assert address.removeprefix("http://") in text and "AWS_ENDPOINT_URL" in text
+    assert "canary" not in text
