@@ -73,8 +73,8 @@ class Feed:
 def the_query(story: Story) -> None:
     story.title("a query: driver in client mode, executors by Spark's own scheduler, moved through the Service")
     make_namespace(story, NAMESPACE)
-    before = contents(story, NAMESPACE)
     story.apply(claim(NAMESPACE, "orders"))
+    before = contents(story, NAMESPACE)
     directory = claimed(story, "orders")
     feed = Feed(directory)
     values = ("-f", str(Path(__file__).with_name("query-values.yaml")))

@@ -94,17 +94,27 @@ def removed(story: Story, namespace: str, before: set[str]) -> None:
 def queries_run(story: Story, namespace: str) -> None:
     """The driver with a checkpoint on a volume gets its executor; the one in an object store says what it lacks."""
     within = ["--namespace", namespace]
+    driver = story.kubectl(*within, "get", "statefulsets", "-o", "name", shown=False).split()
+    name = next(each for each in driver if "orders-v2" in each).removeprefix(f"statefulset.apps/{RELEASE}-")
+    executor = f"app.kubernetes.io/component=executor,trimtab.io/query={name}"
 
-    def phase_of(selector: str) -> list[str]:
-        found = json.loads(story.kubectl(*within, "get", "pods", "-l", selector, "-o", "json", shown=False))
+    def phases() -> list[str]:
+        found = json.loads(story.kubectl(*within, "get", "pods", "-l", executor, "-o", "json", shown=False))
         return [pod["status"]["phase"] for pod in found["items"]]
 
-    executor = "app.kubernetes.io/component=executor"
+    def clicks() -> str:
+        return story.kubectl(*within, "logs", f"{RELEASE}-clicks-0", "--tail=1", shown=False, tried=True)
+
+    wait_until("Spark's scheduler has made an executor of Orders_v2, and it runs", lambda: phases() == ["Running"])
+    story.kubectl(*within, "get", "pods,persistentvolumeclaims", "-l", "app.kubernetes.io/component=executor")
+    batch = "a batch of Orders_v2 is committed"
+    log = f"{RELEASE}-{name}-0"
+    wait_until(batch, lambda: "watermark" in story.kubectl(*within, "logs", log, shown=False, tried=True))
+    story.kubectl(*within, "logs", log, "--tail=4")
     wait_until(
-        "Spark's scheduler has made an executor of Orders_v2, and it runs", lambda: "Running" in phase_of(executor)
+        "the driver of clicks names its checkpoint", lambda: "checkpoint = 's3a://checkpoints/clicks'" in clicks()
     )
-    story.kubectl(*within, "get", "pods,persistentvolumeclaims", "-l", executor)
-    story.kubectl(*within, "logs", f"{RELEASE}-clicks-0", "--tail=4")
+    story.kubectl(*within, "logs", f"{RELEASE}-clicks-0", "--tail=1")
 
 
 def make_namespace(story: Story, namespace: str) -> None:
