@@ -84,6 +84,20 @@ mutants: $(PROJECT) ## Take away every guard, one at a time, and print what no c
 search: $(PROJECT) ## Search all interleavings with DEPTH=2 faults in one way (ARGS: --states 10000000, --minutes 30)
 	$(PY) -m tests.simulation.search --faults $(DEPTH) $(ARGS)
 
+CLUSTER := artifacts/live/cluster
+
+.PHONY: chart-live
+chart-live: $(PROJECT) $(CLUSTER) ## The chart on a real API server; needs Go and root (ARGS: --only SHAPE or --only query)
+	$(PY) -m tests.live --cluster $(CLUSTER) $(ARGS) | tee artifacts/live/transcript.txt
+
+# Some minutes, once.
+$(CLUSTER): tests/live/cluster/main.go tests/live/cluster/go.mod tests/live/cluster/go.sum
+	@command -v go >/dev/null || { echo "make chart-live builds a control plane: it needs Go 1.26 or later on the PATH." >&2; exit 1; }
+	version=$$(awk '$$1 == "k8s.io/kubernetes" {print $$2}' tests/live/cluster/go.mod) && \
+	what=k8s.io/component-base/version && \
+	cd tests/live/cluster && go build -trimpath -o ../../../$(CLUSTER) \
+		-ldflags "-s -w -X $$what.gitVersion=$$version -X $$what.gitMajor=1 -X $$what.gitMinor=$$(cut -d. -f2 <<<"$$version")" .
+
 .PHONY: lint
 lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 	$(VENV)/bin/ruff check .

@@ -14,7 +14,6 @@ here.
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -25,11 +24,12 @@ from redis.asyncio import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import OPEN_PATHS, SESSION_PATH, Caller, Gatekeeper, check_scope, is_question, needed_scope
+from api.access_log import log_request
 from api.answers import Headers, HttpAnswer, RecentAnswers, collect_answer
 from api.audit import AuditLog
 from api.events import only_json
 from api.idempotency import Idempotency, RequestToken, token
-from api.keys import KeyStore, holds_key, without_keys
+from api.keys import KeyStore, holds_key
 from api.limits import Buckets, Places, RequestRates, check_depth, in_turn, read_body, replayed, too_many
 from api.measures import ApiMeasures, request_kind
 from api.pages import page_answer
@@ -44,7 +44,6 @@ STREAM_ENDS: Final = ("/events", "/live")
 AT_ONCE_MAX: Final = 16
 """Requests that use Redis at the same time. Others wait for their turn; without it they would fail for lack of a
 connection."""
-_ACCESS = logging.getLogger("trimtab.access")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,10 +252,7 @@ class _Exchange:
         finally:
             spent_s = self._clock() - begun_s
             gate.measures.add(request_kind(self.method, self.path, streams=self.streams), self.status, spent_s)
-            if _ACCESS.isEnabledFor(logging.INFO):
-                # Never the query string or a header: they may contain secrets.
-                path = without_keys(self.path)
-                _ACCESS.info("%s %r %d %.1f ms key %s", self.method, path, self.status, spent_s * 1000, self.who)
+            log_request(self.method, self.path, self.status, spent_s, self.who)
 
 
 def _is_stream(path: str, accept: str | None) -> bool:

@@ -65,7 +65,7 @@ def _add_serve(commands: Parsers) -> None:
     serve.add_argument(
         "--keys", type=Path, metavar="DIR", help="directory with a file per API key, beside the keys in Redis"
     )
-    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="do not log each request")
+    serve.add_argument("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     serve.set_defaults(action=_later("commands.remote.serving", "serve"))
 
 

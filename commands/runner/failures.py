@@ -21,6 +21,12 @@ def root_cause(error: BaseException) -> str:
     return root_cause_of_text(str(text), str(stack)) or type(error).__name__
 
 
+def innermost_cause(error: BaseException) -> str:
+    """The last "Caused by" of a Java exception, as "Class: message"; else what `root_cause` says."""
+    causes = _CAUSED_BY.findall(getattr(error, "_stackTrace", None) or str(error))
+    return _JAVA_CLASS.sub(r"\1: ", causes[-1].strip()) if causes else root_cause(error)
+
+
 def root_cause_of_text(text: str, stack: str = "") -> str:
     """The innermost Python error; else the last "Caused by" of `stack`; else the message in `text`."""
     if _TRACEBACK in text:

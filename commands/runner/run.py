@@ -18,7 +18,7 @@ from commands.runner.stopping import StopRequest, stop_query
 from commands.runner.yaml_part import option_texts
 from split_union.kafka.options import without_secrets
 from trimtab.driver_progress import Sources
-from trimtab.errors import TrimtabError
+from trimtab.errors import InvalidInput, TrimtabError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +79,6 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
     from split_union.definition import check_name_is_free
     from split_union.kafka.source import ROW_ID
     from trimtab.embedded import EmbeddedRedis
-    from trimtab.offset_log import Checkpoint
     from trimtab.store import Store
 
     if job.redis is not None:
@@ -87,7 +86,7 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
         store.check()
         check_name_is_free(job.query.name, job.checkpoint, store)
     # The join only reads a checkpoint that has run. It would write to a new one, so that is replaced.
-    used = Checkpoint(job.checkpoint).last_batch() is not None
+    used = has_run(job.checkpoint)
     with EmbeddedRedis() as server:
         joined = build_join(
             spark, job, checkpoint=job.checkpoint if used else str(scratch / "checkpoint"), redis=server.url
@@ -108,6 +107,22 @@ def _check(spark: SparkSession, job: JobFile, scratch: Path, *, as_json: bool) -
     print(f"result: {columns}")
 
 
+def has_run(checkpoint: str) -> bool:
+    """Whether a query has begun there. This is the first look: a store that does not answer is found here."""
+    from trimtab.offset_log import Checkpoint
+
+    try:
+        return Checkpoint(checkpoint).last_batch() is not None
+    except OSError as error:
+        raise InvalidInput(
+            "checkpoint",
+            checkpoint,
+            f"cannot be read ({error})",
+            "Spark and pyarrow must both reach it; pyarrow takes keys, region and address of an S3 store from "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_DEFAULT_REGION and AWS_ENDPOINT_URL.",
+        ) from None
+
+
 def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopRequest) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -116,10 +131,9 @@ def _run(spark: SparkSession, job: JobFile, options: RunOptions, stop: StopReque
     from commands.runner.failures import root_cause
     from commands.runner.sink_log import supersede_unfinished
     from split_union import progress
-    from trimtab.offset_log import Checkpoint
 
     with _redis(job, tell=options.progress) as url:
-        fresh = Checkpoint(job.checkpoint).last_batch() is None
+        fresh = not has_run(job.checkpoint)
         joined = build_join(spark, job, checkpoint=job.checkpoint, redis=url, fresh=fresh)
         path = job.sink.path if isinstance(job.sink, SinkPart) else None
         if path is not None and (batch := supersede_unfinished(job.checkpoint, path)) is not None:

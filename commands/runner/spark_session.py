@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from commands.runner.start_failures import start_failure
 from commands.runner.stderr_filter import filtered_stderr
 from trimtab.embedded import ensure_java, set_pyspark_python
 
@@ -28,6 +29,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
 """
 _SILENT: Final = (
+    "org.apache.spark.SparkContext",  # a session that does not start: our commands say why
     "org.apache.spark.sql.execution.streaming",  # a query that fails: our commands say why
     "org.apache.spark.scheduler.TaskSetManager",  # the stack trace of a failed task is in its message
     "org.apache.spark.scheduler.TaskSchedulerImpl",  # executors that end when we end them
@@ -51,6 +53,9 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
 
     `scratch` is a directory that the caller keeps as long as the session lives.
     """
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
@@ -70,8 +75,13 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
             settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={quiet_log4j(scratch).as_uri()} {options}".rstrip()
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with filtered_stderr():
-        return builder.getOrCreate()
+    try:
+        with filtered_stderr():
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        # spark-submit's master is known to the JVM only.
+        asked = SparkConf().get("spark.master", "") if submitted() else master
+        raise start_failure(error, asked or DEFAULT_MASTER) from None
 
 
 def _let_executors_import_us() -> None:

@@ -1,11 +1,4 @@
-"""TLS in front of a server on this machine: the Valkey of the tests is built without it.
-
-The certificate is its own authority, for localhost and 127.0.0.1, and protects nothing. Made by
-
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 36500 -subj "/CN=for tests only" \
-        -addext "subjectAltName=DNS:localhost,IP:127.0.0.1" -addext "basicConstraints=critical,CA:TRUE" \
-        -keyout tests/checkers/tls/key.pem -out tests/checkers/tls/certificate.pem
-"""
+"""TLS in front of a server on this machine: the Valkey of the tests is built without it."""
 
 from __future__ import annotations
 
@@ -14,18 +7,37 @@ import contextlib
 import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-CERTIFICATE = Path(__file__).parent / "tls/certificate.pem"
-KEY = CERTIFICATE.with_name("key.pem")
+import trustme
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """For localhost and 127.0.0.1, made for one test: no key lies in the repository."""
+
+    authority: Path
+    chain: Path
+    key: Path
+
+
+def make_certificate(directory: Path) -> Certificate:
+    authority = trustme.CA()
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    made = Certificate(directory / "authority.pem", directory / "chain.pem", directory / "key.pem")
+    authority.cert_pem.write_to_path(made.authority)
+    made.chain.write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
+    server.private_key_pem.write_to_path(made.key)
+    return made
 
 
 @contextlib.contextmanager
-def tls_front(port: int) -> Iterator[int]:
+def tls_front(port: int, certificate: Certificate) -> Iterator[int]:
     """The port on which `port` answers with TLS."""
     loop = asyncio.new_event_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, KEY)
+    context.load_cert_chain(certificate.chain, certificate.key)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, before = await asyncio.open_connection("127.0.0.1", port)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.checkers.jobs import write_input, write_job
+from trimtab.embedded.redis_server import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 
@@ -77,6 +78,19 @@ def test_bad_input_ends_with_two_and_the_message_only(base: Path) -> None:
     assert "at" in err
     assert "Traceback" not in err
     assert "\tat " not in err
+    assert not (base / "checkpoint").exists()
+
+
+def test_a_kubernetes_api_that_does_not_answer_is_named_without_a_stack(base: Path) -> None:
+    master = f"k8s://https://127.0.0.1:{free_port()}"
+    job = write_job(base)
+    pod = "spark.kubernetes.driver.pod.name: tiny-0\n    spark.kubernetes.container.image: none\n    spark.sql.session"
+    job.write_text(job.read_text().replace("local[2]", master).replace("spark.sql.session", pod))
+    code, out, err = _run("run", job)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"trimtab: spark.master = '{master}': the Kubernetes API cannot be reached: ")
+    assert "Connection refused. Compare the address with `kubectl cluster-info`" in line
     assert not (base / "checkpoint").exists()
 
 

@@ -76,6 +76,22 @@ def test_it_serves_and_ends_in_order(number: signal.Signals) -> None:
         assert plane.store.client.get(redis_keys.lease("orders")) is None, "the lease was not handed back"
 
 
+def test_probes_and_scrapes_are_logged_only_when_they_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "--name", "prometheus", "--scope", "read", "--into", str(tmp_path)]) == 0
+    key = capsys.readouterr().out.strip()
+    with EmbeddedRedis() as server, serve("--redis", server.url, "--keys", str(tmp_path)) as (process, said):
+        url = url_in(said)
+        statuses = [httpx.get(f"{url}{path}", timeout=30).status_code for path in ("/healthz", "/readyz", "/metrics")]
+        headers = {"Authorization": f"Bearer {key}"}
+        for path in ("/metrics", "/v1/queries"):
+            assert httpx.get(f"{url}{path}", headers=headers, timeout=30).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert statuses == [200, 200, 401]
+    lines = [line.partition("trimtab.access: ")[2] for line in errors.splitlines() if "trimtab.access" in line]
+    assert [line.split(" ")[:3] for line in lines] == [["GET", "'/metrics'", "401"], ["GET", "'/v1/queries'", "200"]]
+
+
 def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as server:
         server.kill()

@@ -15,7 +15,7 @@ import pytest
 from commands.cli import main
 from manager.store import ManagerStore
 from tests.checkers.acl_server import ROLES, acl_server, acl_text
-from tests.checkers.tls_front import CERTIFICATE, KEY, tls_front
+from tests.checkers.tls_front import Certificate, make_certificate, tls_front
 from trimtab import redis_access
 from trimtab.errors import RedisUnreachable
 from trimtab.store import Store
@@ -25,12 +25,17 @@ PASSWORDS = {role: f"{role}-password" for role in ROLES}
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def certificate(tmp_path: Path) -> Certificate:
+    return make_certificate(tmp_path)
+
+
+@pytest.fixture
+def url(tmp_path: Path, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A Redis behind TLS, and the environment of a manager that trusts it."""
-    with acl_server(tmp_path, acl_text(PASSWORDS)) as server, tls_front(server.port) as port:
+    with acl_server(tmp_path, acl_text(PASSWORDS)) as server, tls_front(server.port, certificate) as port:
         address = f"rediss://localhost:{port}/0"
         monkeypatch.setenv("TRIMTAB_REDIS", address)
-        monkeypatch.setenv(redis_access.CA_FILE, str(CERTIFICATE))
+        monkeypatch.setenv(redis_access.CA_FILE, str(certificate.authority))
         monkeypatch.setenv(redis_access.USER, "trimtab-manager")
         monkeypatch.setenv(redis_access.PASSWORD, PASSWORDS["manager"])
         monkeypatch.setenv(redis_access.API_USER, "trimtab-api")
@@ -65,15 +70,15 @@ def test_a_certificate_that_nobody_vouches_for(
     assert redis_access.CA_FILE in capsys.readouterr().err
 
 
-def test_the_api_with_tls(url: str) -> None:
+def test_the_api_with_tls(url: str, certificate: Certificate) -> None:
     command = [sys.executable, "-m", "commands.cli", "serve", "--port", "0"]
-    command += ["--tls-cert", str(CERTIFICATE), "--tls-key", str(KEY)]
+    command += ["--tls-cert", str(certificate.chain), "--tls-key", str(certificate.key)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
         address = next(word for word in said.split() if word.startswith("https://"))
-        trusting = ssl.create_default_context(cafile=str(CERTIFICATE))
+        trusting = ssl.create_default_context(cafile=str(certificate.authority))
         assert httpx.get(f"{address}/readyz", verify=trusting, timeout=30).status_code == 200
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             httpx.get(f"{address}/readyz", timeout=30)
