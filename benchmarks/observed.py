@@ -30,7 +30,7 @@ from rich.console import Console
 from api.server import ServeSettings, serve
 from benchmarks.api import make_keys
 from benchmarks.native_join import session
-from benchmarks.rebalance import BATCH_US, PARTITIONS, STREAMS, Bench, InputShape
+from benchmarks.rebalance import BATCH_US, STREAMS, Bench, InputShape
 from manager import runner as manager_runner
 from manager import showing as manager_showing
 from manager.chronicle import Chronicle, Entries
@@ -104,8 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(bench: Bench, name: str, key: str, options: argparse.Namespace, *, watched: bool) -> float:
     """Rows per second of the last batches of one run."""
+    # So many keys that there is about one result for each row: the time goes into rows, which is what watching counts.
     shape = InputShape(
-        rows=options.rows, keys=PARTITIONS * 64, window_us=2 * BATCH_US, lateness_us=BATCH_US, batches=options.batches
+        rows=options.rows, keys=6 * options.rows, window_us=2 * BATCH_US, lateness_us=BATCH_US, batches=options.batches
     )
     directory = bench.write(name, shape)
     listen = progress.listen
