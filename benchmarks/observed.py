@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -40,6 +41,8 @@ from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
 
 LOSS_MAX: Final = 0.02
 SCRAPE_S: Final = 5.0
+WARM_UP_RUNS: Final = 2
+"""The JVMs compile for a hundred batches."""
 
 
 class Forgetful(Chronicle):
@@ -84,14 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark = session(options.memory)
         try:
             bench = Bench(spark, Path(scratch), redis.url, console)
-            _run(bench, "warm-up", key, options, watched=True)
+            for number in range(WARM_UP_RUNS):
+                _run(bench, f"warm-up{number}", key, options, watched=True)
             ratios = []
             for pair in range(options.pairs):
                 order = (False, True) if pair % 2 == 0 else (True, False)
-                speed = {each: _run(bench, f"pair{pair}-{int(each)}", key, options, watched=each) for each in order}
+                speed: dict[bool, float] = {}
+                used: dict[bool, float] = {}
+                for each in order:
+                    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    speed[each] = _run(bench, f"pair{pair}-{int(each)}", key, options, watched=each)
+                    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    used[each] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                 ratios.append(speed[True] / speed[False])
                 console.print(
-                    f"pair {pair + 1}: plain {speed[False]:,.0f} rows/s, watched {speed[True]:,.0f}, {ratios[-1]:.3f}"
+                    f"pair {pair + 1}: plain {speed[False]:,.0f} rows/s, watched {speed[True]:,.0f}, {ratios[-1]:.3f}; "
+                    f"CPU of manager and API {used[False]:.1f} and {used[True]:.1f} s"
                 )
         finally:
             spark.stop()
