@@ -146,10 +146,16 @@ def mixed(value: Any) -> Any:
         return value ^ (value >> np.uint64(31))
 
 
+def group_digests(stream: str, group: npt.NDArray[Any]) -> UInt64s:
+    """Of a stream and its groups: what the digests of rows begin with."""
+    digests: UInt64s = mixed(group.astype(np.uint64) ^ salt(stream))
+    return digests
+
+
 def arriving_digests(stream: str, group: npt.NDArray[Any], time_us: npt.NDArray[np.int64]) -> UInt64s:
     """Of rows as they arrive."""
     with np.errstate(over="ignore"):
-        digests: UInt64s = mixed(mixed(group.astype(np.uint64) ^ salt(stream)) + time_us.astype(np.uint64))
+        digests: UInt64s = mixed(group_digests(stream, group) + time_us.astype(np.uint64))
     return digests
 
 

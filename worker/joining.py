@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from trimtab import frames
-from trimtab.evidence import NOTHING, Tally, mixed, salt
+from trimtab.evidence import NOTHING, Tally, group_digests
 from worker import kernels
 from worker.buffers import Int64s, Refs, Tuples
 from worker.engine import Census, Engine, GroupLoad
@@ -151,10 +151,10 @@ class JoinState:
 
 def stored_tally(leaves: Iterable[Tuples], partitions: int) -> Tally:
     """Of leaf rows, wherever they lie."""
-    groups = np.arange(partitions, dtype=np.uint64)
+    groups = np.arange(partitions)
     tally = NOTHING
     for rows in leaves:
-        base = mixed(groups ^ salt(rows.streams[0]))
+        base = group_digests(rows.streams[0], groups)
         digest = kernels.stored_digest(rows.code, rows.lo, rows.group, base)
         tally += Tally(rows=len(rows), digest=int(digest))
     return tally

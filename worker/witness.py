@@ -174,7 +174,7 @@ def _tallies(
     for group, floor in moves.frozen.items():
         after[group] = floor
     counts, digests = np.zeros((3, partitions), np.int64), np.zeros((3, partitions), np.uint64)
-    groups = np.arange(partitions, dtype=np.uint64)
+    groups = np.arange(partitions)
     codes = np.array(sorted({key.code for key in keys}), np.int64)
     rows: dict[str, Tuples] = {}
     for streams, buffer in engine.buffers.items():
@@ -190,7 +190,7 @@ def _tallies(
                 state.boundaries[streams[0]].astype(np.uint32),
                 state.kept_since,
                 after,
-                evidence.mixed(groups ^ evidence.salt(streams[0])),
+                evidence.group_digests(streams[0], groups),
                 codes,
                 counts,
                 digests,

@@ -23,8 +23,7 @@ def root_cause(error: BaseException) -> str:
 
 def innermost_cause(error: BaseException) -> str:
     """The last "Caused by" of a Java exception, as "Class: message"; else what `root_cause` says."""
-    causes = _CAUSED_BY.findall(getattr(error, "_stackTrace", None) or str(error))
-    return _JAVA_CLASS.sub(r"\1: ", causes[-1].strip()) if causes else root_cause(error)
+    return _last_cause(getattr(error, "_stackTrace", None) or str(error)) or root_cause(error)
 
 
 def root_cause_of_text(text: str, stack: str = "") -> str:
@@ -34,11 +33,14 @@ def root_cause_of_text(text: str, stack: str = "") -> str:
     if _TRACEBACK in stack:
         return _python_error(stack)
     message = _without_frames(text.partition("JVM stacktrace:")[0])
+    # That message only says that the query ended: the innermost cause says why.
+    return (_last_cause(stack) if "[STREAM_FAILED]" in message else "") or message
+
+
+def _last_cause(stack: str) -> str:
+    """The last "Caused by", as "Class: message"; nothing where there is none."""
     causes = _CAUSED_BY.findall(stack)
-    if causes and "[STREAM_FAILED]" in message:
-        # The message then only says that the query ended: the innermost cause says why.
-        return _JAVA_CLASS.sub(r"\1: ", causes[-1].strip())
-    return message
+    return _JAVA_CLASS.sub(r"\1: ", causes[-1].strip()) if causes else ""
 
 
 def _python_error(text: str) -> str:
