@@ -1,7 +1,7 @@
 """What stands in for the images: this machine's Python, Java and Spark, and this checkout.
 
 No image is pulled and none is built. A container sees this machine's files and in /opt what its image would have: the
-same commands, paths and variables as in deploy/docker. tests/chart/test_images.py builds the images themselves.
+same commands, paths and variables as in deploy/docker. tests/images builds the images themselves.
 """
 
 from __future__ import annotations
