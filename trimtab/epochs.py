@@ -11,12 +11,15 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from trimtab.errors import CorruptState, InvalidInput
 from trimtab.moves import WAYS_ON, ComputePartitionsToMove, Kind, Move, Way, parse_move, parse_question
+from trimtab.plan_orders import PlanOrder, changes_of_order, parse_plan_order
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+WITHOUT_PLANS: Final = 2
+"""The format before: still written where no worker has been ordered another plan, so that older readers go on."""
 NO_PREDECESSOR: Final = ""
 
 
@@ -32,14 +35,16 @@ class Epoch:
     """Owner worker of each partition group, by partition number."""
     questions: tuple[ComputePartitionsToMove, ...] = ()
     moves: tuple[Move, ...] = ()
+    plans: tuple[PlanOrder, ...] = ()
+    """By worker; a worker without an order keeps the plan that the query was started with."""
     predecessor: str = NO_PREDECESSOR
     """Digest of the epoch before: only a successor of the bound epoch can be bound."""
     fence: int = 0
     """Fencing token of the manager that published it."""
 
     def to_text(self) -> str:
-        body = {
-            "format": FORMAT,
+        body: dict[str, Any] = {
+            "format": FORMAT if self.plans else WITHOUT_PLANS,
             "query": self.query,
             "number": self.number,
             "incarnation": self.incarnation,
@@ -49,6 +54,8 @@ class Epoch:
             "predecessor": self.predecessor,
             "fence": self.fence,
         }
+        if self.plans:
+            body["plans"] = [order.to_json() for order in self.plans]
         return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -62,7 +69,9 @@ class Epoch:
         fence: int = 0,
         moves: Sequence[Move] = (),
         questions: Sequence[ComputePartitionsToMove] = (),
+        plans: Sequence[PlanOrder] | None = None,
     ) -> Epoch:
+        """The next epoch. Orders stay as they are where none are given: nothing else ends one."""
         return Epoch(
             query=self.query,
             number=self.number + 1,
@@ -70,12 +79,16 @@ class Epoch:
             owners=tuple(owners),
             questions=tuple(questions),
             moves=tuple(moves),
+            plans=self.plans if plans is None else tuple(plans),
             predecessor=self.digest,
             fence=fence,
         )
 
     def move(self, move: str) -> Move | None:
         return next((each for each in self.moves if each.id == move), None)
+
+    def order(self, worker: int) -> PlanOrder | None:
+        return next((each for each in self.plans if each.worker == worker), None)
 
     @property
     def moving(self) -> dict[int, Move]:
@@ -110,7 +123,7 @@ def parse_epoch(text: str, expected_digest: str | None = None) -> Epoch:
         raise CorruptState(f"epoch text has digest {text_digest(text)[:12]}, expected {expected_digest[:12]}")
     try:
         body = json.loads(text)
-        if body["format"] != FORMAT:
+        if body["format"] not in (WITHOUT_PLANS, FORMAT):
             raise CorruptState(f"epoch format {body['format']} is not {FORMAT}: written by another version of Trimtab")
         return Epoch(
             query=str(body["query"]),
@@ -119,6 +132,7 @@ def parse_epoch(text: str, expected_digest: str | None = None) -> Epoch:
             owners=_unpack(body["owners"]),
             questions=tuple(map(parse_question, body["questions"])),
             moves=tuple(map(parse_move, body["moves"])),
+            plans=tuple(map(parse_plan_order, body.get("plans", ()))),
             predecessor=str(body["predecessor"]),
             fence=int(body["fence"]),
         )
@@ -154,6 +168,12 @@ def check_epoch(epoch: Epoch, partitions: int, workers: int) -> None:
                 raise CorruptState(
                     f"move {move.id} takes group {group} from worker {move.sender}, but worker {owner} owns it"
                 )
+    ordered = [order.worker for order in epoch.plans]
+    if ordered != sorted(set(ordered)):
+        raise CorruptState(f"plan orders of workers {ordered}: each worker has one at most, in the order of workers")
+    for order in epoch.plans:
+        if order.worker >= workers:
+            raise CorruptState(f"plan order {order.id} is for worker {order.worker}, which the query does not have")
 
 
 def breaks_between(before: Epoch, after: Epoch) -> Iterator[str]:
@@ -170,6 +190,11 @@ def breaks_between(before: Epoch, after: Epoch) -> Iterator[str]:
     if len(after.owners) != len(before.owners):
         yield f"it has {len(after.owners)} groups instead of {len(before.owners)}"
         return
+    for order in before.plans:
+        if after.order(order.worker) is None:
+            yield f"the plan order of worker {order.worker} is gone: an order ends by another one only"
+    for order in after.plans:
+        yield from changes_of_order(before.order(order.worker), order, after.number)
     still_open = {move.id: move for move in after.moves}
     may_own: dict[int, frozenset[int]] = {}
     for move in before.moves:

@@ -9,6 +9,14 @@ from typing import Any, Final
 
 from trimtab.evidence import Evidence, Seen, parse_evidence, parse_seen
 from trimtab.moves import Answer, RoleState, Side
+from trimtab.plan_orders import (
+    KeySample,
+    PlanReport,
+    StepCount,
+    parse_key_sample,
+    parse_plan_report,
+    parse_step_count,
+)
 from trimtab.records import known_fields
 
 REPORT_TTL_S: Final = 900
@@ -128,6 +136,13 @@ class WorkerReport:
     seen: Mapping[int, Seen] = field(default_factory=dict)
     """Rows of groups in open moves, by group, as split tasks counted them before routing. A task tells one worker."""
 
+    order: PlanReport | None = None
+    """Where the worker is with the plan that it was ordered; None from workers of an earlier version."""
+    steps: list[StepCount] = field(default_factory=list)
+    """What each step of the plan has handled in this batch."""
+    keys: KeySample | None = None
+    """Live rows of a sample of keys; None in batches in which none was taken."""
+
     @property
     def work(self) -> int:
         """Tuples handled: what a batch's rows caused. CPU time would count a batch's fixed cost, too."""
@@ -139,6 +154,9 @@ class WorkerReport:
             "moves": [move.to_json() for move in self.moves],
             "chosen": {name: answer.to_json() for name, answer in self.chosen.items()},
             "seen": {group: seen.to_json() for group, seen in self.seen.items()},
+            "order": None if self.order is None else self.order.to_json(),
+            "steps": [step.to_json() for step in self.steps],
+            "keys": None if self.keys is None else self.keys.to_json(),
         }
         return json.dumps(body, separators=(",", ":"))
 
@@ -150,7 +168,13 @@ def parse_report(text: str | bytes) -> WorkerReport:
     }
     seen = {int(group): parse_seen(each) for group, each in body["seen"].items()}
     moves = [parse_move_report(each) for each in body["moves"]]
-    return WorkerReport(**{**known_fields(WorkerReport, body), "moves": moves, "chosen": chosen, "seen": seen})
+    planning = {
+        "order": None if body.get("order") is None else parse_plan_report(body["order"]),
+        "steps": [parse_step_count(each) for each in body.get("steps", ())],
+        "keys": None if body.get("keys") is None else parse_key_sample(body["keys"]),
+    }
+    parsed = {"moves": moves, "chosen": chosen, "seen": seen, **planning}
+    return WorkerReport(**{**known_fields(WorkerReport, body), **parsed})
 
 
 def likely(attempts: Iterable[WorkerReport]) -> dict[int, WorkerReport]:

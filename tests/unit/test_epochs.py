@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trimtab.epochs import (
     FORMAT,
+    WITHOUT_PLANS,
     Epoch,
     breaks_between,
     check_epoch,
@@ -49,7 +50,7 @@ def test_what_is_no_epoch_is_refused(text: str) -> None:
 
 def test_an_epoch_of_another_version_is_refused_though_it_reads_like_one() -> None:
     text = first_epoch("orders", "abc", (0, 1)).to_text()
-    other = text.replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}')
+    other = text.replace(f'"format":{WITHOUT_PLANS}', f'"format":{FORMAT + 1}')
     assert other != text
     with pytest.raises(CorruptState, match="another version"):
         parse_epoch(other)
