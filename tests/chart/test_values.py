@@ -24,8 +24,8 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-def query(**more: Any) -> dict[str, Any]:
-    return {"name": "orders", "definition": DEFINITION, "checkpoint": {"uri": "s3a://bucket/orders"}, **more}
+def query(name: str = "orders", **more: Any) -> dict[str, Any]:
+    return {"name": name, "definition": DEFINITION, "checkpoint": {"uri": f"s3a://bucket/{name}"}, **more}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,38 @@ def query(**more: Any) -> dict[str, Any]:
         (
             {"queries": [query(extraEnv=[{"name": "TRIMTAB_REDIS", "value": "1"}])]},
             "queries[0].extraEnv (orders): TRIMTAB_REDIS is set by the chart",
+        ),
+        ({"manager": {"extraEnv": [{"name": "A"}, {"name": "A"}]}}, "manager.extraEnv: A is there twice"),
+        ({"manager": {"extraEnv": [{"value": "1"}]}}, "'/manager/extraEnv/0': missing property 'name'"),
+        (
+            {"manager": {"extraEnv": [{"name": "A", "value": 1}]}},
+            "'/manager/extraEnv/0/value': got number, want string",
+        ),
+        ({"manager": {"resources": {"limits": {"memroy": "1Gi"}}}}, "'/manager/resources/limits': additional"),
+        ({"manager": {"resources": {"limits": {"memory": "1GB"}}}}, "'/manager/resources/limits/memory'"),
+        (
+            {"manager": {"podDisruptionBudget": {"maxUnavailable": "one"}}},
+            "'/manager/podDisruptionBudget/maxUnavailable'",
+        ),
+        ({"manager": None}, "missing property 'manager'"),
+        ({"valkey": {"persistence": None}}, "'/valkey': missing property 'persistence'"),
+        ({"valkey": {"maxmemory": "0mb"}}, "'/valkey/maxmemory'"),
+        ({"fullnameOverride": "-x"}, "'/fullnameOverride'"),
+        ({"nameOverride": "___"}, "'/nameOverride'"),
+        ({"image": {"registry": "https://ghcr.io"}}, "'/image/registry'"),
+        ({"commonLabels": {"a b": "c"}}, "'/commonLabels': additional properties 'a b' not allowed"),
+        ({"networkPolicy": {"apiServer": {"cidrs": ["any/0"]}}}, "'/networkPolicy/apiServer/cidrs/0'"),
+        (
+            {"externalRedis": {"existingSecret": "mine"}},
+            'externalRedis.existingSecret = "mine": is for a Redis of your own',
+        ),
+        (
+            {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://r", "caSecret": "ca"}},
+            'externalRedis.caSecret = "ca": has no meaning without TLS',
+        ),
+        (
+            {"queries": [query(), query(name="clicks", checkpoint={"uri": "s3a://bucket/orders/"})]},
+            'queries[1].checkpoint.uri = "s3a://bucket/orders/" (clicks): is the checkpoint of the query "orders", too',
         ),
         ({"tests": {"keyName": "nobody"}}, 'tests.keyName = "nobody": is not one of the keys'),
         ({"queries": [query(driver={"replicas": 2})]}, "'/queries/0/driver/replicas': value must be 1"),
@@ -95,6 +127,17 @@ def test_names_are_legal_whatever_things_are_called(release: str, tmp_path: Path
     assert max(len(each["metadata"]["name"]) for each in drivers) <= 47
     files = [each["data"]["query.yaml"] for each in of_kind(rendered, "ConfigMap") if "query.yaml" in each["data"]]
     assert sorted(yaml.safe_load(text)["query"]["name"] for text in files) == sorted(called)
+
+
+def test_no_query_takes_the_name_of_something_else(tmp_path: Path) -> None:
+    """A query called `valkey` once made a second StatefulSet of the name of Valkey's."""
+    ours = {each["metadata"]["name"] for each in render(tmp_path, CHART / "ci/monitoring-values.yaml")}
+    called = [name.removeprefix("rel-trimtab-") for name in ours if name != "rel-trimtab"]
+    called += [
+        f"{name}{end}" for name in ("a", "valkey") for end in ("", "-driver", "-executor", "-spark", "-checkpoint")
+    ]
+    queries = [query(name=each, checkpoint={"size": "1Gi"}) for each in dict.fromkeys(called)]
+    assert list(names(render(tmp_path, CHART / "ci/monitoring-values.yaml", values={"queries": queries}))) == []
 
 
 def test_it_can_be_a_subchart(tmp_path: Path) -> None:
