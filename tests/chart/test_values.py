@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.rules import names
+from tests.chart.rules import mounts, names, pods, restricted
 from tests.chart.tools import CHART, Manifest, Refused, of_kind, render, run, tool
 
 DEFINITION: dict[str, Any] = {
@@ -91,6 +91,11 @@ def query(name: str = "orders", **more: Any) -> dict[str, Any]:
         ({"queries": [query(driver={"replicas": 2})]}, "'/queries/0/driver/replicas': value must be 1"),
         ({"queryDefaults": {"driver": {"replicas": 0}}}, "'/queryDefaults/driver/replicas': value must be 1"),
         ({"queries": [query(name="no/slash")]}, "'/queries/0/name'"),
+        (
+            {"queries": [query(extraVolumes=[{"name": "redis"}])]},
+            "queries[0].extraVolumes (orders): redis is a volume of",
+        ),
+        ({"queries": [query(extraVolumeMounts=[{"name": "x"}])]}, "missing property 'mountPath'"),
         ({"queries": [query(), query()]}, 'queries[1].name = "orders": there are two queries of this name'),
         ({"queries": [query(checkpoint={})]}, "has 0 places. Give exactly one of uri"),
         ({"queries": [query(checkpoint={"uri": "s3a://x", "size": "1Gi"})]}, "has 2 places"),
@@ -184,6 +189,25 @@ def _driver(manifest: Manifest) -> Manifest:
     container: Manifest = manifest["spec"]["template"]["spec"]["containers"][0]
     assert container["name"] == "driver"
     return container
+
+
+def test_files_and_identities_of_driver_and_executors(tmp_path: Path) -> None:
+    """Certificates of Kafka have to lie where driver and executors look for them; a cloud knows service accounts."""
+    more: dict[str, Any] = {
+        "extraVolumes": [{"name": "kafka", "secret": {"secretName": "kafka-tls"}}],
+        "extraVolumeMounts": [{"name": "kafka", "mountPath": "/run/secrets/kafka", "readOnly": True}],
+        "serviceAccountAnnotations": {"example.com/role": "reader"},
+    }
+    for mode, count in (("driver", 2), ("sparkApplication", 2)):
+        values = {"queryDefaults": more, "queries": [query(mode=mode)]}
+        manifests = render(tmp_path, values=values, apis=["sparkoperator.k8s.io/v1beta2"])
+        found = [pod for _, pod in pods(manifests) if "trimtab.io/query" in pod["metadata"]["labels"]]
+        assert len(found) == count and not [*mounts(manifests), *restricted(manifests)]
+        for pod in found:
+            assert more["extraVolumes"][0] in pod["spec"]["volumes"]
+            assert more["extraVolumeMounts"][0] in pod["spec"]["containers"][0]["volumeMounts"]
+        accounts = [each["metadata"].get("annotations") for each in of_kind(manifests, "ServiceAccount")]
+        assert accounts.count({"example.com/role": "reader"}) == 2
 
 
 def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@
 {{- $_ := set $taken $name $query.name -}}
 {{- $all := include "trimtab.query" (list $ $query) | fromYaml -}}
 {{- include "trimtab.checkEnv" (list (printf "queries[%d].extraEnv (%s)" $index $query.name) $all.extraEnv) -}}
+{{- range $all.extraVolumes -}}
+{{- if regexMatch "^(tmp|local|query|checkpoint|redis|redis-ca|spark-auth|spark-local-dir-.*)$" .name -}}
+{{- fail (printf "\n\nqueries[%d].extraVolumes (%s): %s is a volume of the chart's own. Give it another name.\n" $index $query.name .name) -}}
+{{- end -}}
+{{- end -}}
 {{- $places := 0 -}}
 {{- range list $all.checkpoint.uri $all.checkpoint.existingClaim $all.checkpoint.size -}}
 {{- if . }}{{ $places = add1 $places }}{{ end -}}

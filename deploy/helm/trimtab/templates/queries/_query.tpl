@@ -140,6 +140,9 @@ envFrom:
   mountPath: /checkpoint
 {{- end }}
 {{- include "trimtab.redisMounts" (index . 0) }}
+{{- with (include "trimtab.query" . | fromYaml).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "trimtab.queryVolumes" -}}
@@ -155,6 +158,9 @@ envFrom:
     claimName: {{ . }}
 {{- end }}
 {{- include "trimtab.redisVolumes" (list (index . 0) (list "query")) }}
+{{- with (include "trimtab.query" . | fromYaml).extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* The executors' pod template. Spark adds image, resources, command and the local volume. */}}
