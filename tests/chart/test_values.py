@@ -220,7 +220,8 @@ def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:
 
 
 def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:
-    said = run([tool("helm"), "install", "rel", str(CHART), "--dry-run=client", "-n", "streams"], tmp_path)
+    install = [tool("helm"), "install", "rel", str(CHART), "--dry-run=client", "-n", "streams"]
+    said = run(install, tmp_path)
     notes = said.partition("NOTES:")[2]
     assert [line.split()[0] for line in notes.splitlines() if line.startswith("  ")][:3] == [
         "kubectl",
@@ -229,6 +230,9 @@ def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:
     ]
     assert "get secret rel-trimtab-keys" in notes
     assert '{{ index .data "admin" | base64decode }}' in notes
+    assert "Does it work? helm test rel" in notes
+    without = run([*install, "--set", "tests.enabled=false"], tmp_path)
+    assert "helm test" not in without
 
 
 def test_every_value_is_commented() -> None:
