@@ -219,6 +219,13 @@ def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:
     assert found == [0, 1]
 
 
+def test_a_rollback_replaces_a_pod_that_never_got_ready(tmp_path: Path) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#forced-rollback"""
+    sets = of_kind(render(tmp_path, values={"queries": [query()]}), "StatefulSet")
+    assert len(sets) == 2
+    assert {each["spec"].get("podManagementPolicy") for each in sets} == {"Parallel"}
+
+
 def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:
     install = [tool("helm"), "install", "rel", str(CHART), "--dry-run=client", "-n", "streams"]
     said = run(install, tmp_path)
