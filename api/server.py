@@ -34,7 +34,7 @@ from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
-from trimtab.redis_access import redacted
+from trimtab.redis_access import reason, redacted
 
 UNREAD_MS: Final = 60_000
 """How long what was sent may wait for the client to take it in."""
@@ -200,8 +200,8 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     known = KeyStore(store.client, None if settings.keys is None else KeyFiles(settings.keys))
     try:
         keys = await known.all()
-    except (redis.RedisError, OSError):
-        lines.append(f"{shown} does not answer yet; waiting for it. Is it the Redis that the query uses?")
+    except (redis.RedisError, OSError) as error:
+        lines.append(f"{shown} does not answer yet ({reason(error)}); waiting. Is it the Redis that the query uses?")
         keys = list((await known.in_files()).values())
     if not keys:
         lines.append("There is no API key yet. Create one in another terminal:")

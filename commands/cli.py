@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import redis
+
 from commands.environment import fill_in_options
 from commands.remote.commands import REDIS_HELP, add_commands, redis_url, refuse_key
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
 from trimtab.plain_text import plain_text
+from trimtab.redis_access import reason
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -60,6 +63,9 @@ def exit_code(action: Callable[[], int]) -> int:
         return BAD_INPUT
     except TrimtabError as error:
         print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
+        return FAILED
+    except redis.RedisError as error:
+        print(f"trimtab: Redis does not answer ({reason(error)})", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)

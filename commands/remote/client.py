@@ -16,6 +16,7 @@ import httpx
 
 from trimtab.defaults import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.redis_access import redacted
 
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 15.0
@@ -49,6 +50,13 @@ class Client:
     def __init__(self, url: str, key: str | None, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
+        if "@" in parts.netloc:
+            raise InvalidInput(
+                "--url",
+                redacted(url),
+                "has a user or a password, which this server does not take",
+                f"Leave them out; the key comes from {KEY_VARIABLE} or --key-file.",
+            )
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise InvalidInput(
                 "--url", url, "is not the URL of a server", f"Write it as {DEFAULT_URL} or https://HOST."
@@ -146,6 +154,11 @@ class Client:
         )
 
     def _unreachable(self, error: Exception) -> RemoteFailure:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return RemoteFailure(
+                f"{self.url} has a certificate that is not trusted here ({error}). Name its authority in "
+                "SSL_CERT_FILE, and the server as the certificate does."
+            )
         return RemoteFailure(
             f"{self.url} does not answer ({error or type(error).__name__}). Start it with `trimtab serve`, or name "
             f"another server with --url or {URL_VARIABLE}."

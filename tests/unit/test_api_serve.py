@@ -15,8 +15,9 @@ import pytest
 
 from api.server import listen
 from commands.cli import main
+from tests.checkers.acl_server import ROLES, acl_server, acl_text
 from tests.simulation.data_plane import DataPlane
-from trimtab import redis_keys
+from trimtab import redis_access, redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.embedded.redis_server import free_port
 from trimtab.errors import InvalidInput
@@ -107,6 +108,42 @@ def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPa
             assert "canary" not in "".join(said) + out + errors
 
 
+@pytest.mark.parametrize(
+    ("user", "password", "words"),
+    [("trimtab-manager", "canary", "password is wrong or missing"), ("trimtab-query", "query-1", "may not do that")],
+)
+def test_it_says_why_redis_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str, words: str
+) -> None:
+    """A wrong password looks like a server that is away, to whoever is told only that it does not answer."""
+    with acl_server(tmp_path, acl_text({role: f"{role}-1" for role in ROLES})) as server:
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url)
+        monkeypatch.setenv(redis_access.USER, user)
+        monkeypatch.setenv(redis_access.PASSWORD, password)
+        with serve() as (process, said):
+            assert words in said[1]
+            ready = httpx.get(f"{url_in(said)}/readyz", timeout=30)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert password not in "".join(said) + errors + ready.text
+    if password == "canary":
+        assert ready.status_code == 503
+        assert words not in ready.text and words in errors
+        assert "WARNING trimtab.manager: Redis does not answer: invalid username-password pair" in errors
+
+
+def test_a_command_says_why_redis_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with acl_server(tmp_path, acl_text({role: f"{role}-1" for role in ROLES})) as server:
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url)
+        monkeypatch.setenv(redis_access.USER, "trimtab-probe")
+        monkeypatch.setenv(redis_access.PASSWORD, "probe-1")
+        assert main(["mapping", "--query", "orders"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("trimtab: Redis does not answer (this user may not do that") and said.count("\n") == 1
+
+
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -120,6 +157,9 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["serve", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"]) == 2
     assert "--tls-cert" in capsys.readouterr().err
+    assert main(["serve", "--tls-cert", __file__, "--tls-key", __file__]) == 2
+    said = capsys.readouterr().err
+    assert "--tls-cert" in said and "Give a certificate and its own key" in said and said.count("\n") == 1
     assert main(["serve", "--tls-key", sys.executable]) == 2
     assert "Give both" in capsys.readouterr().err
     monkeypatch.setenv("TRIMTAB_REDIS", "http://:secret@nowhere")
