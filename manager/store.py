@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -414,9 +415,11 @@ def now_ms() -> int:
 
 
 def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -> Number | Missing:
+    """What is not finite is none: JSON has no word for it, so no client could read a document that has one."""
     try:
-        return missing if not text else kind(text)
-    except ValueError:
+        number = kind(text or "")
+        return number if math.isfinite(number) else missing
+    except (ValueError, OverflowError):
         return missing
 
 
