@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,7 +59,13 @@ def _with_negative_sizes(arguments: Sequence[str]) -> list[str]:
 def exit_code(action: Callable[[], int]) -> int:
     """Run `action`. Our own errors become a message without a stack, and an exit code."""
     try:
-        return action()
+        code = action()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return FAILED
     except InvalidInput as error:
         print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return BAD_INPUT
@@ -70,6 +78,18 @@ def exit_code(action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _nobody_reads() -> bool:
+    """Whoever reads has seen enough (`| head`): what is left to say goes nowhere, also when Python ends."""
+    with contextlib.suppress(OSError):  # stdout may be no file at all
+        number = sys.stdout.fileno()
+        pipe = select.poll()
+        pipe.register(number, 0)
+        if pipe.poll(0):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            return True
+    return False
 
 
 def seconds(text: str) -> float:

@@ -79,8 +79,8 @@ class ManagerService:
                     self._problem = f"Redis does not answer: {error}"
                 except Exception as error:
                     # Whatever is wrong with one entry: queries that are led already are led on.
-                    log.exception("queries cannot be looked for")
-                    self._problem = f"queries cannot be looked for: {type(error).__name__}: {error}"
+                    log.exception("the list of queries cannot be read")
+                    self._problem = f"the list of queries cannot be read: {type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.settings.discover_s):
                         await self._stop.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -14,8 +15,10 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from trimtab import redis_keys
 from trimtab.defaults import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.plain_text import plain_text
 from trimtab.redis_access import redacted
 
 TIMEOUT_S: Final = 20.0
@@ -83,7 +86,12 @@ class Client:
         return self._ask("PUT", path, body)
 
     def queries(self) -> list[str]:
-        return [each["name"] for each in self.get("/v1/queries")["queries"]]
+        """Those that can be asked about. One that somebody else wrote into Redis does not get in their way."""
+        names = [each["name"] for each in self.get("/v1/queries")["queries"]]
+        known = [name for name in names if re.fullmatch(redis_keys.QUERY_NAME, name)]
+        for name in sorted({*names} - {*known}):
+            print(f"trimtab: left out, not a name for a query: {plain_text(name)}", file=sys.stderr)
+        return known
 
     def events(self, query: str, after: str | None) -> Iterator[Json]:
         """Events as they come, until the server closes the stream."""

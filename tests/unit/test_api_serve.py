@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.server import listen
+from api.server import PlainLines, listen
 from commands.cli import main
 from tests.checkers.acl_server import ROLES, acl_server, acl_text
 from tests.simulation.data_plane import DataPlane
@@ -91,6 +93,28 @@ def test_probes_and_scrapes_are_logged_only_when_they_fail(tmp_path: Path, capsy
     assert statuses == [200, 200, 401]
     lines = [line.partition("trimtab.access: ")[2] for line in errors.splitlines() if "trimtab.access" in line]
     assert [line.split(" ")[:3] for line in lines] == [["GET", "'/metrics'", "401"], ["GET", "'/v1/queries'", "200"]]
+
+
+def test_what_others_wrote_into_redis_is_text_in_the_log() -> None:
+    """A query's name goes to the terminal of whoever started the server, and into a file of lines."""
+    name = "x\n2026-01-01 INFO trimtab.audit: forged\x1b[2J\u202e\x9b"
+    with EmbeddedRedis() as server:
+        DataPlane(server.url, query=name, incarnation="abc").step()
+        with serve("--redis", server.url) as (process, _):
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert "trimtab.manager: x\\x0a2026-01-01 INFO trimtab.audit: forged\\x1b[2J\\u202e\\x9b: leading" in line
+    stack = io.StringIO()
+    handler = logging.StreamHandler(stack)
+    handler.setFormatter(PlainLines("%(message)s"))
+    try:
+        raise ValueError("a\x1b[31m\nb")
+    except ValueError:
+        error = sys.exc_info()
+    handler.emit(logging.LogRecord("trimtab", logging.ERROR, "", 0, "%s: failed", ("\x1b",), error))
+    lines = stack.getvalue().splitlines()
+    assert lines[:2] == ["\\x1b: failed", "Traceback (most recent call last):"]
+    assert lines[-2:] == ["ValueError: a\\x1b[31m", "b"]
 
 
 def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
