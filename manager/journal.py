@@ -33,10 +33,11 @@ _NO_EVENT: Final = "0-0"
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
 # KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, batches, history in fine
-# and in coarse steps, outcomes
+# and in coarse steps, outcomes, replans
 # ARGV: lease value, events kept, closed kept, alarms kept, snapshot's seconds, now ms, id of the newest event as far as
 # it is known, then operation, name, text ...
-#   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
+#   migration, rebalance, replan: write the record; closed: the record named "migration:ID", "rebalance:ID" or
+#   "replan:ID" is final;
 #   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it;
 #   batch, fine, coarse: append it to a list that keeps as many as the name says; forecast, measured: of a rebalance, of
 #   which the first forecast stays
@@ -54,6 +55,11 @@ for i = 8, #ARGV, 3 do
       redis.call('ZREM', KEYS[4], 'migration:' .. name)
     end
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
+  elseif what == 'replan' then
+    redis.call('HSET', KEYS[14], name, text)
+    if type(cjson.decode(text).closed_ms) ~= 'number' then
+      redis.call('ZREM', KEYS[4], 'replan:' .. name)
+    end
   elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[6], name)
   elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
   elseif what == 'event' then newest = redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
@@ -76,7 +82,7 @@ if spare > 0 then
   local gone = redis.call('ZPOPMIN', KEYS[4], spare)
   for i = 1, #gone, 2 do
     local kind, name = string.match(gone[i], '^(%a+):(.*)$')
-    redis.call('HDEL', kind == 'migration' and KEYS[2] or KEYS[3], name)
+    redis.call('HDEL', kind == 'migration' and KEYS[2] or kind == 'replan' and KEYS[14] or KEYS[3], name)
     redis.call('HDEL', KEYS[13], name .. ':forecast', name .. ':measured')
   end
 end
@@ -110,8 +116,11 @@ def operations_of(write: Write, now_ms: int) -> list[str]:
         add("migration", migration.id, migration.to_json())
     for rebalance in write.rebalances:
         add("rebalance", rebalance.id, rebalance.to_json())
+    for replan in write.replans:
+        add("replan", replan.id, replan.to_json())
     closed = [f"migration:{each.id}" for each in write.migrations if each.done]
     closed += [f"rebalance:{each.id}" for each in write.rebalances if not each.open]
+    closed += [f"replan:{each.id}" for each in write.replans if each.done]
     for name in closed:
         operations += ["closed", name, ""]
     if write.request is not None:
@@ -161,6 +170,7 @@ class LeaderJournal:
             redis_keys.history(query, FINE_S),
             redis_keys.history(query, COARSE_S),
             redis_keys.outcomes(query),
+            redis_keys.replans(query),
         ]
         self._newest = ""
         """Id of the newest event, as of the last write; nothing where that is not known."""

@@ -183,7 +183,7 @@ class QueryRunner:
 
     def situation(self) -> Situation | None:
         """The query as it is now; None while Redis does not have its newest epoch."""
-        return self.watch.situation(self.steering.migrations, self.rules)
+        return self.watch.situation(self.steering.migrations, self.rules, self.steering.replans)
 
     def _snapshot(self) -> Snapshot | None:
         situation = self.situation()

@@ -18,8 +18,9 @@ from typing import Final
 from balancing.committed import CommittedBatch
 from balancing.load import Context, LoadModel, Snapshot
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
 from balancing.rules import Rules
-from balancing.situation import Situation, count_workers, workers_up
+from balancing.situation import Situation, count_workers, followers, plans_of, stream_names, workers_up
 from manager.settings import ManagerSettings
 from manager.spans import BatchSpans
 from manager.store import EventTime, Heartbeat, Json, ManagerStore, event_time, now_ms
@@ -121,7 +122,9 @@ class Watch:
         numbers = range(max(0, first, self._last - CATCH_UP_BATCHES), self._last + 1)
         return [batch for batch in await self._batches(numbers, self.heartbeat) if batch.reports]
 
-    def situation(self, migrations: Iterable[Migration], rules: Rules) -> Situation | None:
+    def situation(
+        self, migrations: Iterable[Migration], rules: Rules, replans: Iterable[Replan] = ()
+    ) -> Situation | None:
         """The query as it is known here; None while Redis does not have its newest epoch."""
         if self.current is None:
             return None
@@ -130,6 +133,10 @@ class Watch:
             workers=count_workers(self.definition, self.current, self.newest),
             epoch=self.current,
             migrations=tuple(migrations),
+            replans=tuple(replans),
+            streams=stream_names(self.definition),
+            plans=plans_of(self.current, self.newest),
+            follow=followers(self.newest),
             up=self.up,
             stopped=not self.running,
             rules=rules,

@@ -95,8 +95,13 @@ def rebalances(query: str) -> str:
     return f"trimtab:{{{query}}}:rebalances"
 
 
+def replans(query: str) -> str:
+    """Hash: replan -> its record as JSON, the open ones and the newest closed ones."""
+    return f"trimtab:{{{query}}}:replans"
+
+
 def closed(query: str) -> str:
-    """Sorted set: "migration:ID" and "rebalance:ID" of what has ended, by the time it did."""
+    """Sorted set: "migration:ID", "rebalance:ID" and "replan:ID" of what has ended, by the time it did."""
     return f"trimtab:{{{query}}}:closed"
 
 
@@ -121,7 +126,7 @@ def decision(query: str) -> str:
 
 
 def rules(query: str) -> str:
-    """String: pinned groups and excluded workers as JSON."""
+    """String: pinned groups, excluded workers and workers whose plan is pinned as JSON."""
     return f"trimtab:{{{query}}}:rules"
 
 

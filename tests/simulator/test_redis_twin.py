@@ -28,6 +28,7 @@ CALLS = 120
 OPERATIONS = (
     "migration",
     "rebalance",
+    "replan",
     "closed",
     "request",
     "event",
@@ -129,6 +130,7 @@ class Twins:
                 partial(redis_keys.history, step_s=10),
                 partial(redis_keys.history, step_s=60),
                 redis_keys.outcomes,
+                redis_keys.replans,
             )
         ]
         operations: list[str] = []
@@ -138,8 +140,10 @@ class Twins:
             body: dict[str, Any] = {"kind": "k", "text": str(random.random())}
             if what == "migration":
                 body["outcome"] = random.choice(("", "committed"))
+            if what == "replan":
+                body["closed_ms"] = random.choice((None, 7))
             if what == "closed":
-                name = f"{random.choice(('migration', 'rebalance'))}:{name}"
+                name = f"{random.choice(('migration', 'rebalance', 'replan'))}:{name}"
             text = random.choice(("r1", "r2", "")) if what == "request" else json.dumps(body)
             operations += [what, name, text]
         newest = random.choice(("", "7-7", None))
