@@ -43,6 +43,7 @@ async def happening_of(
             request=request,
             text=text,
             situation=situation,
+            memory_max=(await store.auto(query)).plan_memory_bytes,
             known=await store.replan(query, request.id),
         )
     if isinstance(request, CancelRequest):

@@ -33,12 +33,12 @@ _NO_EVENT: Final = "0-0"
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
 # KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, batches, history in fine
-# and in coarse steps, outcomes, replans
+# and in coarse steps, outcomes, replans, planning
 # ARGV: lease value, events kept, closed kept, alarms kept, snapshot's seconds, now ms, id of the newest event as far as
 # it is known, then operation, name, text ...
 #   migration, rebalance, replan: write the record; closed: the record named "migration:ID", "rebalance:ID" or
 #   "replan:ID" is final;
-#   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it;
+#   request: take this text off the list of requests; event, alarm: append it; snapshot, planning, decision: replace it;
 #   batch, fine, coarse: append it to a list that keeps as many as the name says; forecast, measured: of a rebalance, of
 #   which the first forecast stays
 # Returns the id of the newest event.
@@ -67,6 +67,7 @@ for i = 8, #ARGV, 3 do
     redis.call('LPUSH', KEYS[7], text)
     redis.call('LTRIM', KEYS[7], 0, tonumber(ARGV[4]) - 1)
   elseif what == 'snapshot' then redis.call('SET', KEYS[8], text, 'EX', ARGV[5])
+  elseif what == 'planning' then redis.call('SET', KEYS[15], text, 'EX', ARGV[5])
   elseif what == 'decision' then redis.call('SET', KEYS[9], text)
   elseif what == 'batch' or what == 'fine' or what == 'coarse' then
     local list = what == 'batch' and KEYS[10] or what == 'fine' and KEYS[11] or KEYS[12]
@@ -171,6 +172,7 @@ class LeaderJournal:
             redis_keys.history(query, COARSE_S),
             redis_keys.outcomes(query),
             redis_keys.replans(query),
+            redis_keys.planning(query),
         ]
         self._newest = ""
         """Id of the newest event, as of the last write; nothing where that is not known."""
@@ -193,8 +195,9 @@ class LeaderJournal:
     async def write(self, write: Write, now_ms: int) -> None:
         await self._operate(operations_of(write, now_ms), now_ms)
 
-    async def write_snapshot(self, text: str, history: Entries, now_ms: int) -> None:
-        await self._operate(["snapshot", "", text, *history_operations(history)], now_ms)
+    async def write_snapshot(self, text: str, history: Entries, planning: str | None, now_ms: int) -> None:
+        plans = [] if planning is None else ["planning", "", planning]
+        await self._operate(["snapshot", "", text, *plans, *history_operations(history)], now_ms)
 
     async def _operate(self, operations: list[str], now_ms: int) -> None:
         if not operations:

@@ -19,6 +19,7 @@ from balancing.committed import CommittedBatch
 from balancing.load import Context, LoadModel, Snapshot
 from balancing.protocols.migration import Migration
 from balancing.replans.replan import Replan
+from balancing.replans.statistics import PlanPicture, PlanStatistics, conditions_of
 from balancing.rules import Rules
 from balancing.situation import Situation, count_workers, followers, plans_of, stream_names, workers_up
 from manager.settings import ManagerSettings
@@ -59,6 +60,7 @@ class Watch:
         self.latest: CommittedBatch | None = None
         """The newest committed batch: a manager that takes over begins with it."""
         self.load: LoadModel | None = None
+        self.plans = PlanStatistics()
         self._shape: tuple[str, int, int] | None = None
         self._changed_at = 0.0
         self._last = -1
@@ -161,6 +163,18 @@ class Watch:
             ),
         )
 
+    def plan_picture(self, batch_ms: float) -> PlanPicture:
+        """What is known of plans; `batch_ms` from one batch to the next, 0 where it is not known."""
+        streams, time = stream_names(self.definition), self.event_time
+        return self.plans.picture(
+            self._query,
+            streams,
+            conditions_of(self.definition, streams),
+            window_s=time.window_us / 1e6,
+            lateness_s=time.lateness_us / 1e6,
+            batch_s=batch_ms / 1000,
+        )
+
     def _note(self, heartbeat: Heartbeat | None) -> None:
         # By our own clock, since its last change. The driver's clock counts only at the first look.
         if heartbeat is None or heartbeat.ended:
@@ -246,3 +260,4 @@ class Watch:
             self._shape = shape
         span_s = (self._spans.span_ms(batch) or 0.0) / 1000
         self.load.add(batch.reports, batch.bound, span_s=max(0.0, span_s))
+        self.plans.add(batch, conditions_of(self.definition, stream_names(self.definition)))

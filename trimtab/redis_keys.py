@@ -155,6 +155,12 @@ def outcomes(query: str) -> str:
     return f"trimtab:{{{query}}}:outcomes"
 
 
+def planning(query: str) -> str:
+    """String: the leader's statistics of keys and steps by worker, and what the optimiser makes of them, as JSON.
+    Expires."""
+    return f"trimtab:{{{query}}}:planning"
+
+
 def snapshot(query: str) -> str:
     """String: the leader's load snapshot as JSON, from which any instance proposes and explains. Expires."""
     return f"trimtab:{{{query}}}:snapshot"

@@ -9,17 +9,12 @@ from balancing.replans.replan import Replan, replan_at
 from balancing.replans.table import State
 from balancing.requests import REQUEST_ID, Refused, check_expected_epoch, check_running, check_worker
 from balancing.situation import Situation
+from balancing.words import BUDGET_MS, PAUSE_MAX_MS, PLAN_STRATEGIES
 from plans.costs import canonical
 from plans.tree import Join, parse_plan
 from trimtab.errors import InvalidInput
 from trimtab.plan_orders import PlanStrategy
 from trimtab.records import Json, known_fields
-
-STRATEGIES: Final[tuple[str, ...]] = ("auto", *PlanStrategy)
-"""What may be asked for; `auto` is settled before the leader sees it."""
-BUDGET_MS: Final = 100
-"""What a batch may spend on a change of plans where nobody says otherwise."""
-BUDGET_MAX_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +108,7 @@ def check_replan(request: ReplanRequest, situation: Situation, memory_max: int |
     if not REQUEST_ID.fullmatch(request.id):
         raise Refused("id", request.id, "is not an id", "Use letters, digits, - and _; at most 64.")
     if request.strategy not in tuple(PlanStrategy):
-        raise Refused("strategy", request.strategy, "is not known", f"Choose one of {', '.join(STRATEGIES)}.")
+        raise Refused("strategy", request.strategy, "is not known", f"Choose one of {', '.join(PLAN_STRATEGIES)}.")
     check_budget(request.budget_ms)
     check_running(situation)
     check_expected_epoch(request.expected_epoch, situation)
@@ -135,7 +130,7 @@ def check_replan(request: ReplanRequest, situation: Situation, memory_max: int |
 
 
 def check_budget(budget_ms: int) -> None:
-    if not 1 <= budget_ms <= BUDGET_MAX_MS:
+    if not 1 <= budget_ms <= PAUSE_MAX_MS:
         raise Refused("budget", budget_ms, "is out of range", "Give more than 0 and at most an hour, such as 100ms.")
 
 

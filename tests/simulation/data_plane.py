@@ -36,6 +36,7 @@ from trimtab.errors import CorruptState
 from trimtab.evidence import Seen
 from trimtab.keys import GROUP, KeySpec
 from trimtab.moves import RoleState
+from trimtab.plan_orders import KeySample
 from trimtab.reports import WorkerReport
 from trimtab.store import Store, successor
 from worker import reference
@@ -111,6 +112,8 @@ class DataPlane:
         self.durable = [HeapState() for _ in range(workers)]
         self.results: list[tuple[int, ...]] = []
         self.sent: Rows = {name: [] for name in streams}
+        self.rates = dict.fromkeys(streams[1:], 1)
+        """Rows of each group in each batch, of the other streams."""
         self.followers = [Follower(plan=self.plan) for _ in range(workers)]
         """What each worker's record says of its plan order."""
         self.silent: set[int] = set()
@@ -266,8 +269,9 @@ class DataPlane:
         for group, weight in enumerate(self.weights):
             for number in range(weight):
                 rows["A"].append((group, batch * SECOND + 1, batch * 10_000 + number))
-            for name in self.names[1:]:
-                rows[name].append((group, batch * SECOND + 2, batch))
+            for name, rate in self.rates.items():
+                for number in range(rate):
+                    rows[name].append((group, batch * SECOND + 2, batch * 10_000 + number if number else batch))
         return rows
 
     def _seen(self, epoch: Epoch, rows: Rows, late_us: int) -> dict[int, Seen]:
@@ -303,7 +307,15 @@ class DataPlane:
         report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
         order = report.order or self.followers[batch.worker].report()
         sizes = [ROW_BYTES * rows for rows in report.group_state_rows]
-        return replace(report, phase_ns={}, group_bytes=sizes, order=order)
+        keys = report.keys or self._key_sample(batch)
+        return replace(report, phase_ns={}, group_bytes=sizes, order=order, keys=keys)
+
+    def _key_sample(self, batch: BatchInput) -> KeySample:
+        """Every key, as often as it is in the window in the long run."""
+        mine = [group for group, owner in enumerate(batch.epoch.owners) if owner == batch.worker]
+        counts = {self.names[0]: tuple(self.weights[group] * self.window for group in mine)}
+        counts |= {name: (rate * self.window,) * len(mine) for name, rate in self.rates.items()}
+        return KeySample(one_in=1, counts=counts)
 
     def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         names = (f"{self.names[0]}_key", *(f"{name}_id" for name in self.names))

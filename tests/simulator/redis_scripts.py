@@ -55,7 +55,7 @@ def _release(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) ->
 
 def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> str:
     lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, *others = keys
-    *history, outcomes, replans = others
+    *history, outcomes, replans, planning = others
     lists = dict(zip(("batch", "fine", "coarse"), history, strict=True))
     value, _, closed_kept, alarms_kept, snapshot_s, now_ms, known, *operations = arguments
     if server.get(lease) != value:
@@ -86,6 +86,8 @@ def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> s
             server.ltrim(alarms, 0, int(alarms_kept) - 1)
         elif what == "snapshot":
             server.set(snapshot, text, ex=int(snapshot_s))
+        elif what == "planning":
+            server.set(planning, text, ex=int(snapshot_s))
         elif what == "decision":
             server.set(decision, text)
         elif what in lists:

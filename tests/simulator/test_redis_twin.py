@@ -34,6 +34,7 @@ OPERATIONS = (
     "event",
     "alarm",
     "snapshot",
+    "planning",
     "decision",
     "batch",
     "fine",
@@ -131,6 +132,7 @@ class Twins:
                 partial(redis_keys.history, step_s=60),
                 redis_keys.outcomes,
                 redis_keys.replans,
+                redis_keys.planning,
             )
         ]
         operations: list[str] = []
