@@ -27,7 +27,7 @@ REMEMBERED_MAX: Final = 4096
 _NOBODY = KeyRecord(id="", name="", scope="read", salt="", hash="", created_ms=0)
 
 
-_QUESTION: Final = re.compile(r"/v1/queries/[^/]+/proposals")
+_QUESTION: Final = re.compile(r"/v1/queries/[^/]+/(proposals|plans/what-if)")
 
 
 def is_question(method: str, path: str) -> bool:

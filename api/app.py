@@ -15,7 +15,20 @@ from api import problems
 from api.access import SESSION_PATH
 from api.backend import Backend
 from api.gate import Gate, GateSettings
-from api.routes import admin, events, explain, health, live, metrics, proposals, queries, rebalances, session, settings
+from api.routes import (
+    admin,
+    events,
+    explain,
+    health,
+    live,
+    metrics,
+    proposals,
+    queries,
+    rebalances,
+    replans,
+    session,
+    settings,
+)
 from trimtab import __version__
 
 DESCRIPTION: Final = """
@@ -47,7 +60,8 @@ def create_app(
         redirect_slashes=False,  # a path that is not there is answered with 404, not with another path
     )
     app.state.backend = backend
-    for module in (queries, live, proposals, rebalances, settings, explain, events, session, admin, health, metrics):
+    parts = (queries, live, proposals, rebalances, replans, settings, explain, events, session, admin, health, metrics)
+    for module in parts:
         app.include_router(module.router)
     problems.install(app)
     _declare_keys(app)

@@ -17,8 +17,10 @@ from api.live import LiveStreams
 from api.marks import Marks
 from api.problems import Problem
 from balancing.load import Snapshot
+from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import CancelRequest, RebalanceRequest, Refused, check
 from balancing.situation import Situation
+from manager.advising import Planning, load_planning
 from manager.requests import enqueue, newest_epoch, situation
 from manager.settings import HEARTBEAT_MAX_MS
 from manager.snapshots import load_snapshot
@@ -95,7 +97,15 @@ class Backend:
             raise _renamed(refused) if single else refused from None
         await enqueue(self.store.client, request)
 
-    async def cancel(self, request: CancelRequest, operation: str) -> None:
+    async def planning(self, query: str) -> Planning | None:
+        """What the leader knows of plans, and what the optimiser makes of it."""
+        return await load_planning(self.store.client, query)
+
+    async def submit_replan(self, request: ReplanRequest) -> None:
+        """Hand a request that is checked to the leader, which checks it again when its turn comes."""
+        await enqueue(self.store.client, request)
+
+    async def cancel(self, request: CancelRequest | CancelReplan, operation: str) -> None:
         """Hand it to the leader.
 
         The mark comes first: a repeated request that finds it is not checked again. Asking the leader twice does no

@@ -60,8 +60,25 @@ def parse_pause(value: object) -> object:
     return float(number)
 
 
+def parse_budget(value: object) -> object:
+    """Whole milliseconds: from "100ms" as in the CLI, or a number of milliseconds (a text such as "100" is fine)."""
+    if value is None:
+        return None
+    number = value
+    if isinstance(value, str):
+        try:
+            number = parse_us(f"{value} ms" if value.strip().isdecimal() else value, "budget") / 1000
+        except InvalidInput:
+            number = None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number <= PAUSE_MAX_MS:
+        remedy = 'Give 1 ms to an hour, such as "100ms", "2 seconds" or 100 (milliseconds).'
+        raise InvalidInput("budget", value, "is not a duration of 1 ms to an hour", remedy)
+    return round(number)
+
+
 Share = Annotated[float | None, BeforeValidator(parse_amount, json_schema_input_type=str | float | None)]
 Pause = Annotated[float | None, BeforeValidator(parse_pause, json_schema_input_type=str | float | None)]
+Budget = Annotated[int | None, BeforeValidator(parse_budget, json_schema_input_type=str | float | None)]
 Reason = Annotated[str, Field(max_length=500, description="Why; stored with the request and in the audit log.")]
 Worker = Annotated[int, Field(ge=0, le=1_000_000, description="A worker's number.")]
 Groups = Annotated[list[Annotated[int, Field(ge=0, le=10_000_000)]], Field(min_length=1, max_length=GROUPS_MAX)]
@@ -212,6 +229,17 @@ class AutoBody(Mutation):
         None, description="How much longer a batch may take; null for the default.", examples=["500ms"]
     )
 
+    plans: bool | None = Field(None, description="Whether the optimiser changes workers' plans by itself.")
+    plan_min_gain: float | None = Field(None, description="Share of a worker's CPU that another plan must save ...")
+    plan_hold_s: float | None = Field(None, description="... for as long as this without a break ...")
+    plan_horizon_s: float | None = Field(None, description="... and within which it must have paid for the change.")
+    plan_rest_s: float | None = Field(None, description="Pause of a worker after a change of its plan.")
+    plan_strategy: str | None = Field(None, description="auto, ms or hybmig")
+    plan_budget: Budget = Field(None, description="What a batch may spend on a change of plans.", examples=["100ms"])
+    plan_memory_bytes: int | None = Field(
+        None, description="What a worker's states may take, those of both plans together; null for no limit."
+    )
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"enabled": True, "reason": "night shift"}]})
 
     def changes(self) -> dict[str, Any]:
@@ -220,7 +248,7 @@ class AutoBody(Mutation):
         return {_AUTO_NAMES.get(name, name): value for name, value in changes.items()}
 
 
-_AUTO_NAMES = {"enabled": "auto", "max_pause": "max_pause_ms"}
+_AUTO_NAMES = {"enabled": "auto", "max_pause": "max_pause_ms", "plan_budget": "plan_budget_ms"}
 
 
 class RulesBody(Mutation):
@@ -228,8 +256,9 @@ class RulesBody(Mutation):
 
     pinned: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Groups that stay where they are.")
     excluded: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Workers that balancing leaves out.")
+    plans: list[int] | None = Field(None, max_length=GROUPS_MAX, description="Workers whose plan stays as it is.")
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": [7], "excluded": []}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": [7], "excluded": [], "plans": [3]}]})
 
 
 class ProblemDocument(BaseModel):

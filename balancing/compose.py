@@ -1,4 +1,4 @@
-"""The next epoch, from all migrations: owners, open moves and questions.
+"""The next epoch, from all migrations and replans: owners, open moves, questions and plan orders.
 
 An epoch has no history of its own: `compose` says what the machines' states mean, and there is a next epoch where that
 differs from the one before. A manager that crashed between journal and publication composes the same again. Steps of
@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from balancing.protocols.migration import Migration, Wave, taken_groups
 from balancing.protocols.table import BACK, State
+from balancing.replans.ordering import orders_after
+from balancing.replans.replan import Replan
 from trimtab.epochs import Epoch, breaks_between
 from trimtab.errors import TrimtabError
 from trimtab.moves import ComputePartitionsToMove, Kind, Move, Way
@@ -21,7 +23,9 @@ class NotComposable(TrimtabError):
     """Migrations contradict each other: a bug in who was let in, and better no epoch than a wrong one."""
 
 
-def compose(previous: Epoch, migrations: Iterable[Migration], fence: int) -> Epoch | None:
+def compose(
+    previous: Epoch, migrations: Iterable[Migration], fence: int, replans: Iterable[Replan] = ()
+) -> Epoch | None:
     """The epoch that follows `previous` (newest published, and bound); None where nothing is to change.
 
     Waves that are behind `previous` change nothing until they are reconciled with it. Should `previous` be an old one,
@@ -38,9 +42,11 @@ def compose(previous: Epoch, migrations: Iterable[Migration], fence: int) -> Epo
             next_epoch.add(migration, number, wave)
     questions = tuple(_question(migration, active) for migration in active if migration.state == State.CHOOSING)
     moves = tuple(next_epoch.moves.values())
-    if (tuple(next_epoch.owners), moves, questions) == (previous.owners, previous.moves, previous.questions):
+    plans = orders_after(previous, replans)
+    before = (previous.owners, previous.moves, previous.questions, previous.plans)
+    if (tuple(next_epoch.owners), moves, questions, plans) == before:
         return None
-    epoch = previous.successor(next_epoch.owners, fence=fence, moves=moves, questions=questions)
+    epoch = previous.successor(next_epoch.owners, fence=fence, moves=moves, questions=questions, plans=plans)
     for problem in breaks_between(previous, epoch):
         raise NotComposable(problem)
     return epoch

@@ -9,6 +9,8 @@ from balancing.committed import CommittedBatch
 from balancing.load import Snapshot
 from balancing.proposal import Proposal
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import CancelRequest, Rebalance, RebalanceRequest
 from balancing.settings import Settings
 from balancing.situation import Situation
@@ -36,6 +38,7 @@ class Loaded(Happening):
     bound: Epoch
     migrations: Mapping[str, Migration]
     rebalances: Mapping[str, Rebalance]
+    replans: Mapping[str, Replan] = field(default_factory=dict)
     unreadable: tuple[tuple[str, str, str], ...] = ()
     """Kind, name and problem of records that this version cannot read."""
     trigger: TriggerState = field(default_factory=TriggerState)
@@ -51,6 +54,7 @@ class RecordsLost(Happening):
     migrations: Mapping[str, Migration]
     """What Redis has now."""
     rebalances: Mapping[str, Rebalance]
+    replans: Mapping[str, Replan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,27 @@ class CancelAsked(Happening):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplanAsked(Happening):
+    """Somebody wants a worker to have another plan."""
+
+    request: ReplanRequest
+    text: str
+    situation: Situation
+    memory_max: int | None = None
+    """What the states of both plans may take at a worker (setting plan_memory_bytes)."""
+    known: Replan | None = None
+    """The record under the request's id, if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplanCancelAsked(Happening):
+    """Somebody wants a change of plans undone."""
+
+    request: CancelReplan
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestFailed(Happening):
     """A request that cannot be read, or that the manager fails over. Left in the list it would stop those after it."""
 
@@ -111,6 +136,8 @@ class RequestFailed(Happening):
     text: str
     problem: str
     known: Rebalance | None = None
+    replan: Replan | None = None
+    """The record under its id, where it is about plans."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from balancing.load import Snapshot
 from balancing.proposal import Proposal
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
 from balancing.requests import Rebalance
 from balancing.settings import Settings
 from balancing.triggers import Decision
@@ -37,6 +38,7 @@ class Write:
     then: Steering = field(repr=False)
     migrations: tuple[Migration, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
+    replans: tuple[Replan, ...] = ()
     request: str | None = None
     """Text of the request that this write answers: it leaves the list of requests with it. None: there is none."""
     events: tuple[Notice, ...] = ()

@@ -26,7 +26,7 @@ from trimtab.records import known_fields
 
 Json = dict[str, Any]
 
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 RebalanceState = Literal["requested", "running", "committed", "rolled-back", "partly-committed", "refused"]
 CLOSED_STATES: Final = frozenset({"committed", "rolled-back", "partly-committed", "refused"})
@@ -226,7 +226,7 @@ def _check_group(
 
 
 def _check_form(request: RebalanceRequest) -> None:
-    if not _ID.fullmatch(request.id):
+    if not REQUEST_ID.fullmatch(request.id):
         raise Refused("id", request.id, "is not an id", "Use letters, digits, - and _; at most 64.")
     _known("strategy", request.strategy, STRATEGIES)
     _known("order", request.order, ORDERS)

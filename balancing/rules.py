@@ -15,10 +15,17 @@ class Rules:
     excluded: frozenset[int] = frozenset()
     """Workers that take no part: nothing is moved to or from them unless it is asked for by name."""
 
+    plans: frozenset[int] = frozenset()
+    """Workers whose plan stays as it is."""
+
     def to_text(self) -> str:
-        return json.dumps({"pinned": sorted(self.pinned), "excluded": sorted(self.excluded)})
+        return json.dumps(self.to_json())
+
+    def to_json(self) -> dict[str, list[int]]:
+        return {"pinned": sorted(self.pinned), "excluded": sorted(self.excluded), "plans": sorted(self.plans)}
 
 
 def parse_rules(text: str) -> Rules:
     body = json.loads(text)
-    return Rules(pinned=frozenset(body["pinned"]), excluded=frozenset(body["excluded"]))
+    plans = frozenset(body.get("plans", ()))
+    return Rules(pinned=frozenset(body["pinned"]), excluded=frozenset(body["excluded"]), plans=plans)

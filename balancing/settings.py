@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from balancing.words import BALANCERS, MEASURES, PAUSE_MAX_MS, STRATEGIES, Measure
+from balancing.words import (
+    BALANCERS,
+    BUDGET_MS,
+    MEASURES,
+    PAUSE_MAX_MS,
+    PLAN_STRATEGIES,
+    STRATEGIES,
+    Measure,
+)
 from trimtab.errors import InvalidInput
 
 
@@ -36,6 +44,22 @@ class Settings:
     max_pause_ms: float | None = None
     """How much longer a batch may take because of an MSLB move; None: the manager's default factor."""
 
+    plans: bool = False
+    """Whether the optimiser changes workers' plans by itself."""
+    plan_min_gain: float = 0.1
+    """Share of a worker's CPU that another plan must save ..."""
+    plan_hold_s: float = 10.0
+    """... for as long as this without a break, ..."""
+    plan_horizon_s: float = 300.0
+    """... and within which it must have paid for the change."""
+    plan_rest_s: float = 60.0
+    """Rest of a worker after a change of its plan: what has just been put right is measured first."""
+    plan_strategy: str = "auto"
+    plan_budget_ms: int = BUDGET_MS
+    """What a batch may spend on a change of plans."""
+    plan_memory_bytes: int | None = None
+    """What the states of a worker may take, those of both plans during a change together; None: no limit."""
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -52,6 +76,7 @@ def parse_settings(body: Mapping[str, Any], base: Settings | None = None) -> Set
     _check_one_of("measure", merged["measure"], MEASURES)
     _check_one_of("policy", merged["policy"], BALANCERS)
     _check_one_of("strategy", merged["strategy"], STRATEGIES)
+    _check_one_of("plan_strategy", merged["plan_strategy"], PLAN_STRATEGIES)
     for name, low, high in _RANGES:
         value = merged[name]
         if value is not None and not low <= value <= high:
@@ -75,16 +100,23 @@ _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("min_busy", 0.0, 1000.0),
     ("max_moved_bytes", 1, 2**63),
     ("max_pause_ms", 1.0, PAUSE_MAX_MS),
+    ("plan_min_gain", 0.0, 1.0),
+    ("plan_hold_s", 0.0, 86_400.0),
+    ("plan_horizon_s", 1.0, 31_536_000.0),
+    ("plan_rest_s", 0.0, 86_400.0),
+    ("plan_budget_ms", 1, PAUSE_MAX_MS),
+    ("plan_memory_bytes", 1, 2**63),
 )
-_MAY_BE_NONE: Final = ("max_moved_bytes", "max_pause_ms")
-_WHOLE: Final = ("min_batches", "max_moved_bytes")
-_TEXTS: Final = ("measure", "policy", "strategy")
+_MAY_BE_NONE: Final = ("max_moved_bytes", "max_pause_ms", "plan_memory_bytes")
+_WHOLE: Final = ("min_batches", "max_moved_bytes", "plan_budget_ms", "plan_memory_bytes")
+_TEXTS: Final = ("measure", "policy", "strategy", "plan_strategy")
+_SWITCHES: Final = ("auto", "plans")
 
 
 def _check_type(name: str, value: object) -> None:
     if value is None and name in _MAY_BE_NONE:
         return
-    if name == "auto":
+    if name in _SWITCHES:
         fits, wanted = isinstance(value, bool), "true or false"
     elif name in _TEXTS:
         fits, wanted = isinstance(value, str), "a name"

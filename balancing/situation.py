@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
 from balancing.rules import Rules
 from trimtab.epochs import Epoch
 from trimtab.reports import WorkerReport
@@ -30,6 +31,14 @@ class Situation:
     """The newest one that is published."""
     migrations: tuple[Migration, ...] = ()
     """Those under way, as the journal has them."""
+    replans: tuple[Replan, ...] = ()
+    """Those under way."""
+    streams: tuple[str, ...] = ()
+    """Of the query, in its order; nothing where Redis has lost its definition."""
+    plans: Mapping[int, str] = field(default_factory=dict)
+    """Worker -> the tree that it has, or is ordered to have."""
+    follow: frozenset[int] = frozenset()
+    """Workers that take plan orders: those of earlier versions do not."""
     up: frozenset[int] = frozenset()
     """Workers that report."""
     stopped: bool = False
@@ -66,6 +75,20 @@ def count_workers(definition: Mapping[str, Any] | None, epoch: Epoch, reports: M
         return int(definition["workers"])
     # Redis has lost the definition: as many as can be seen.
     return max([*epoch.owners, *reports], default=0) + 1
+
+
+def stream_names(definition: Mapping[str, Any] | None) -> tuple[str, ...]:
+    return tuple(str(stream["name"]) for stream in (definition or {}).get("streams", ()))
+
+
+def plans_of(epoch: Epoch, reports: Mapping[int, WorkerReport]) -> dict[int, str]:
+    """By worker the plan that the newest epoch orders, else the one that it reports."""
+    plans = {worker: report.plan for worker, report in reports.items() if report.plan}
+    return plans | {order.worker: order.plan for order in epoch.plans}
+
+
+def followers(reports: Mapping[int, WorkerReport]) -> frozenset[int]:
+    return frozenset(worker for worker, report in reports.items() if report.order is not None)
 
 
 def workers_up(reports: Mapping[int, WorkerReport], committed: int | None) -> frozenset[int]:

@@ -38,10 +38,12 @@ from balancing.happenings import (
     QueryRuns,
     QueryStopped,
     RecordsLost,
+    ReplanAsked,
+    ReplanCancelAsked,
     RequestFailed,
     TurnEnds,
 )
-from balancing.instructions import Hold, Instruction, Notice, Propose, PublishEpoch, Write
+from balancing.instructions import Instruction, Notice, Propose, PublishEpoch
 from balancing.load import Snapshot
 from balancing.pacing import next_wave
 from balancing.protocols.events import Begin, CancelRequested, Event, WaveAllowed
@@ -58,6 +60,9 @@ from balancing.protocols.migration import (
 from balancing.protocols.observe import observe
 from balancing.protocols.reconcile import adopt, reconcile
 from balancing.protocols.table import State
+from balancing.replans.replan import Replan
+from balancing.replans.turn import ReplanTurn
+from balancing.replans.waits import Waits
 from balancing.requests import MoveRequest, Rebalance, RebalanceRequest, Refused, check, requested
 from balancing.situation import Situation
 from balancing.stalls import Stalls
@@ -93,6 +98,12 @@ class Steering:
     """Those under way."""
     ended_rebalances: tuple[Rebalance, ...] = ()
     """Those that ended lately: Redis may forget that they have."""
+    replans: tuple[Replan, ...] = ()
+    """Changes of plans under way."""
+    ended_replans: tuple[Replan, ...] = ()
+    """Those that ended lately."""
+    waits: Waits = field(default_factory=dict)
+    """What changes of plans have been waiting for, and since when."""
     parked: bool = False
     trigger: TriggerState = field(default_factory=TriggerState)
     """What the balancer remembers from one look to the next."""
@@ -122,6 +133,20 @@ class Steering:
         under_way.sort(key=lambda each: order.get(each.id, len(order)))
         return replace(self, migrations=tuple(under_way), ended=tuple(ended[-ENDED_KEPT:]))
 
+    def replan(self, name: str) -> Replan | None:
+        return next((each for each in self.replans if each.id == name), None)
+
+    def holding_replans(self, *changed: Replan) -> Steering:
+        """With these replans as they are now, each among those under way or among those that ended."""
+        now = {each.id: each for each in (*self.replans, *changed)}
+        ended = {each.id: each for each in self.ended_replans if each.id not in now}
+        ended |= {name: each for name, each in now.items() if each.done}
+        under_way = tuple(each for each in now.values() if not each.done)
+        return replace(self, replans=under_way, ended_replans=tuple(ended.values())[-ENDED_KEPT:])
+
+    def waiting(self, waits: Waits) -> Steering:
+        return self if waits == self.waits else replace(self, waits=waits)
+
     def with_rebalance(self, rebalance: Rebalance) -> Steering:
         under_way = tuple(each for each in self.rebalances if each.id != rebalance.id)
         if rebalance.open:
@@ -130,33 +155,8 @@ class Steering:
         return replace(self, rebalances=under_way, ended_rebalances=ended)
 
 
-class _Turn:
-    """One happening, worked out step by step: `now` is the steering after the instructions so far."""
-
-    def __init__(self, steering: Steering, now_ms: int) -> None:
-        self.now = steering
-        self.now_ms = now_ms
-        self._instructions: list[Instruction] = []
-        self._held = steering
-
-    def instructions(self) -> list[Instruction]:
-        if self.now != self._held:
-            self._instructions.append(Hold(then=self.now))
-        return self._instructions
-
-    def _add(self, instruction: Instruction) -> None:
-        self._held = self.now
-        self._instructions.append(instruction)
-
-    def _write(self, **fields: Any) -> None:
-        self._add(Write(then=self.now, **fields))
-
-    def _tell(self, kind: str, text: str, **data: Any) -> None:
-        self._write(events=(Notice(kind=kind, text=text, data=data),))
-
-    def _alarm(self, kind: str, text: str) -> None:
-        alarm = Notice(kind=kind, text=text)
-        self._write(alarms=(alarm,), events=(Notice(kind="alarm", text=text, data={"kind": kind}),))
+class _Turn(ReplanTurn):
+    """Everything but plans, which are in balancing/replans/turn.py."""
 
     # -- leading
 
@@ -182,12 +182,16 @@ class _Turn:
         wanted = {move.migration for move in event.bound.moves}
         wanted |= {name for rebalance in rebalances for name in rebalance.migrations}
         records = event.migrations.values()
+        replans, ended_replans = self._load_replans(event)
         self.now = replace(
             self.now,
             migrations=tuple(each for each in records if not each.done),
             ended=tuple(each for each in records if each.done and (each.id in wanted or not each.audit.finished)),
             rebalances=rebalances,
             ended_rebalances=(),
+            replans=replans,
+            ended_replans=ended_replans,
+            waits={},
             trigger=event.trigger,
             was_busy=False,
             stalls=replace(self.now.stalls, window_us=event.window_us, lateness_us=event.lateness_us),
@@ -217,10 +221,11 @@ class _Turn:
         rebalances = tuple(
             each for each in (*self.now.ended_rebalances, *self.now.rebalances) if event.rebalances.get(each.id) != each
         )
-        names = ", ".join([each.id for each in migrations] + [each.id for each in rebalances]) or "none"
-        if migrations or rebalances:
-            self._write(migrations=migrations, rebalances=rebalances)
-        self._alarm("journal-lost", f"Redis went back; records written again: {names}")
+        replans = self._lost_replans(event.replans)
+        names = [each.id for each in migrations] + [each.id for each in rebalances] + [each.id for each in replans]
+        if migrations or rebalances or replans:
+            self._write(migrations=migrations, rebalances=rebalances, replans=replans)
+        self._alarm("journal-lost", f"Redis went back; records written again: {', '.join(names) or 'none'}")
 
     # -- learning from committed batches
 
@@ -230,6 +235,7 @@ class _Turn:
         self._audit([batch], event.workers)
         for migration in self.now.migrations:
             self._tell_migration(migration, batch)
+        self._tell_replans(batch)
         stalls, notices = self.now.stalls.look(batch, self.now.migrations, self.now_ms)
         self.now = replace(self.now, stalls=stalls)
         if notices:
@@ -394,7 +400,11 @@ class _Turn:
 
     def request_failed(self, event: RequestFailed) -> None:
         """Whoever asked is told, if there is a record to tell it in."""
-        if event.known is not None and event.known.state == "requested":
+        if event.replan is not None and event.replan.state == "requested":
+            remedy = "Look at the request; the manager's log says where it went wrong."
+            problem = f"cannot be carried out: {event.problem}"
+            self._refuse_replan(event.replan, Refused("request", event.name, problem, remedy), event.text)
+        elif event.known is not None and event.known.state == "requested":
             remedy = "Look at the request; the manager's log says where it went wrong."
             problem = f"cannot be carried out: {event.problem}"
             self._refuse(event.known, Refused("request", event.name, problem, remedy), event.text)
@@ -408,7 +418,7 @@ class _Turn:
 
     def load_weighed(self, event: LoadWeighed) -> None:
         """Act if it is time to. Never while a rebalance is under way: its end is another load."""
-        if self.now.rebalances or self.now.migrations:
+        if self.now.rebalances or self.now.migrations or self.now.replans:
             self.now = replace(self.now, was_busy=True)
             return
         if self.now.was_busy:
@@ -464,13 +474,19 @@ class _Turn:
         for migration in self.now.migrations:
             if migration.state == State.NEW:
                 self._handle(Begin(migration=migration.id, now_ms=self.now_ms, cause=migration.reason))
+        self._allow_orders(event.bound)
         self._allow_waves(event)
         self._publish(event)
 
     def _allow_waves(self, event: TurnEnds) -> None:
         """The next groups of each migration go as soon as those before are where they belong, and its executors have
         room for them. In turn: who has had the fewest waves comes first."""
-        wanting = [each for each in self.now.migrations if each.wants_wave]
+        yielded_to = self._yielded_to
+        wanting = [
+            each
+            for each in self.now.migrations
+            if each.wants_wave and not (each.table.ships and {each.sender, each.receiver} & yielded_to)
+        ]
         for migration in sorted(wanting, key=lambda each: (len(each.waves), each.created_ms, each.id)):
             groups = migration.remaining
             if migration.table.paced:
@@ -508,7 +524,7 @@ class _Turn:
         if current != event.bound:
             return
         try:
-            epoch = compose(current, self.now.migrations, self.now.fence)
+            epoch = compose(current, self.now.migrations, self.now.fence, self.now.replans)
         except NotComposable as error:
             self._alarm("protocol", str(error))
             return
@@ -539,6 +555,8 @@ _HANDLERS: Final[dict[type[Happening], Callable[[_Turn, Any], None]]] = {
     BatchesMissed: _Turn.batches_missed,
     MovesAsked: _Turn.moves_asked,
     CancelAsked: _Turn.cancel_asked,
+    ReplanAsked: _Turn.replan_asked,
+    ReplanCancelAsked: _Turn.replan_cancel_asked,
     RequestFailed: _Turn.request_failed,
     LoadWeighed: _Turn.load_weighed,
     Proposed: _Turn.proposed,

@@ -34,3 +34,9 @@ GROUPS_MAX: Final = 10_000
 """Of one list of groups or workers."""
 PAUSE_MAX_MS: Final = 3_600_000
 """The longest addition to a batch that may be asked for."""
+
+PlanStrategyAsked = Literal["auto", "ms", "hybmig"]
+"""How a worker is to come to another plan; `auto`: the forecasts choose."""
+PLAN_STRATEGIES: Final[tuple[str, ...]] = get_args(PlanStrategyAsked)
+BUDGET_MS: Final = 100
+"""What a batch may spend on a change of plans where nobody says otherwise."""

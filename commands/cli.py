@@ -15,7 +15,7 @@ from typing import Final
 import redis
 
 from commands.environment import fill_in_options
-from commands.remote.commands import REDIS_HELP, add_commands, redis_url, refuse_key
+from commands.remote.commands import REDIS_HELP, add_commands, add_live_plan, redis_url, refuse_key
 from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
@@ -126,10 +126,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser(
         "plan",
-        help="find the best plan for a join graph in a YAML file (see examples/graph.yaml)",
+        help="find the best plan for a join graph in a YAML file (see examples/graph.yaml), or for a worker that runs",
         epilog="Exit code 2 where no plan stays within the limits.",
     )
-    plan.add_argument("file", type=Path, metavar="graph.yaml")
+    plan.add_argument("file", type=Path, nargs="?", metavar="graph.yaml")
     plan.add_argument("--cpu", metavar="CORES", help="CPU seconds per second that there are, such as 1.0 (no limit)")
     plan.add_argument("--memory", metavar="SIZE", help="memory that there is for state, such as 300MB (no limit)")
     plan.add_argument(
@@ -138,6 +138,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="search all trees (the default up to 8 streams), or the polynomial way of the paper",
     )
     plan.add_argument("--json", action="store_true", help="print JSON")
+    add_live_plan(plan)
     plan.set_defaults(action=_plan)
 
     commands.add_parser("demo", add_help=False, help="show a skewed three-stream join on two local executors")
@@ -174,6 +175,22 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    if (options.file is None) == (options.query is None):
+        given = "graph.yaml" if options.file is None else "--query"
+        raise InvalidInput(
+            given,
+            options.query,
+            "is not one thing to plan for",
+            "Name a file, or a running query with --query NAME --worker N; not both.",
+        )
+    if options.query is not None:
+        from commands.remote.planning import plan_live
+
+        return plan_live(options)
+    for name in ("worker", "what_if"):
+        if getattr(options, name) not in (None, []):
+            shown = f"--{name.replace('_', '-')}"
+            raise InvalidInput(shown, getattr(options, name), "is for a running query", "Give --query, too.")
     from commands.runner.plan import PlanOptions, show_plan
 
     show_plan(

@@ -10,8 +10,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from balancing.happenings import CancelAsked, Happening, MovesAsked, RequestFailed
+from balancing.happenings import (
+    CancelAsked,
+    Happening,
+    MovesAsked,
+    ReplanAsked,
+    ReplanCancelAsked,
+    RequestFailed,
+)
 from balancing.load import Snapshot
+from balancing.replans.requests import CancelReplan, ReplanRequest, parse_plan_request
 from balancing.requests import CancelRequest, parse_request
 from balancing.situation import Situation
 from manager.store import ManagerStore, now_ms
@@ -22,9 +30,22 @@ async def happening_of(
 ) -> Happening:
     """What a request's text asks for."""
     try:
-        request = parse_request(json.loads(text))
+        body = json.loads(text)
+        about_plans = parse_plan_request(body)
+        request = about_plans or parse_request(body)
     except (ValueError, RecursionError) as error:
         return await failure_of(text, f"{type(error).__name__}: {error}", store, query)
+    if isinstance(request, CancelReplan):
+        return ReplanCancelAsked(now_ms=now_ms(), request=request, text=text)
+    if isinstance(request, ReplanRequest):
+        return ReplanAsked(
+            now_ms=now_ms(),
+            request=request,
+            text=text,
+            situation=situation,
+            memory_max=(await store.auto(query)).plan_memory_bytes,
+            known=await store.replan(query, request.id),
+        )
     if isinstance(request, CancelRequest):
         return CancelAsked(now_ms=now_ms(), request=request, text=text)
     return MovesAsked(
@@ -41,7 +62,8 @@ async def happening_of(
 async def failure_of(text: str, problem: str, store: ManagerStore, query: str) -> RequestFailed:
     name = _id_of(text)
     known = await store.rebalance(query, name) if name else None
-    return RequestFailed(now_ms=now_ms(), name=name, text=text, problem=problem, known=known)
+    replan = await store.replan(query, name) if name else None
+    return RequestFailed(now_ms=now_ms(), name=name, text=text, problem=problem, known=known, replan=replan)
 
 
 def _id_of(text: str) -> str:

@@ -33,11 +33,12 @@ _NO_EVENT: Final = "0-0"
 _FENCED: Final = "return redis.error_reply('FENCED this manager does not lead (any more)')"
 
 # KEYS: lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, batches, history in fine
-# and in coarse steps, outcomes
+# and in coarse steps, outcomes, replans, planning
 # ARGV: lease value, events kept, closed kept, alarms kept, snapshot's seconds, now ms, id of the newest event as far as
 # it is known, then operation, name, text ...
-#   migration, rebalance: write the record; closed: the record named "migration:ID" or "rebalance:ID" is final;
-#   request: take this text off the list of requests; event, alarm: append it; snapshot, decision: replace it;
+#   migration, rebalance, replan: write the record; closed: the record named "migration:ID", "rebalance:ID" or
+#   "replan:ID" is final;
+#   request: take this text off the list of requests; event, alarm: append it; snapshot, planning, decision: replace it;
 #   batch, fine, coarse: append it to a list that keeps as many as the name says; forecast, measured: of a rebalance, of
 #   which the first forecast stays
 # Returns the id of the newest event.
@@ -54,6 +55,11 @@ for i = 8, #ARGV, 3 do
       redis.call('ZREM', KEYS[4], 'migration:' .. name)
     end
   elseif what == 'rebalance' then redis.call('HSET', KEYS[3], name, text)
+  elseif what == 'replan' then
+    redis.call('HSET', KEYS[14], name, text)
+    if type(cjson.decode(text).closed_ms) ~= 'number' then
+      redis.call('ZREM', KEYS[4], 'replan:' .. name)
+    end
   elseif what == 'closed' then redis.call('ZADD', KEYS[4], 'NX', ARGV[6], name)
   elseif what == 'request' then redis.call('LREM', KEYS[5], 1, text)
   elseif what == 'event' then newest = redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[2], '*', 'event', text)
@@ -61,6 +67,7 @@ for i = 8, #ARGV, 3 do
     redis.call('LPUSH', KEYS[7], text)
     redis.call('LTRIM', KEYS[7], 0, tonumber(ARGV[4]) - 1)
   elseif what == 'snapshot' then redis.call('SET', KEYS[8], text, 'EX', ARGV[5])
+  elseif what == 'planning' then redis.call('SET', KEYS[15], text, 'EX', ARGV[5])
   elseif what == 'decision' then redis.call('SET', KEYS[9], text)
   elseif what == 'batch' or what == 'fine' or what == 'coarse' then
     local list = what == 'batch' and KEYS[10] or what == 'fine' and KEYS[11] or KEYS[12]
@@ -76,7 +83,7 @@ if spare > 0 then
   local gone = redis.call('ZPOPMIN', KEYS[4], spare)
   for i = 1, #gone, 2 do
     local kind, name = string.match(gone[i], '^(%a+):(.*)$')
-    redis.call('HDEL', kind == 'migration' and KEYS[2] or KEYS[3], name)
+    redis.call('HDEL', kind == 'migration' and KEYS[2] or kind == 'replan' and KEYS[14] or KEYS[3], name)
     redis.call('HDEL', KEYS[13], name .. ':forecast', name .. ':measured')
   end
 end
@@ -110,8 +117,11 @@ def operations_of(write: Write, now_ms: int) -> list[str]:
         add("migration", migration.id, migration.to_json())
     for rebalance in write.rebalances:
         add("rebalance", rebalance.id, rebalance.to_json())
+    for replan in write.replans:
+        add("replan", replan.id, replan.to_json())
     closed = [f"migration:{each.id}" for each in write.migrations if each.done]
     closed += [f"rebalance:{each.id}" for each in write.rebalances if not each.open]
+    closed += [f"replan:{each.id}" for each in write.replans if each.done]
     for name in closed:
         operations += ["closed", name, ""]
     if write.request is not None:
@@ -161,6 +171,8 @@ class LeaderJournal:
             redis_keys.history(query, FINE_S),
             redis_keys.history(query, COARSE_S),
             redis_keys.outcomes(query),
+            redis_keys.replans(query),
+            redis_keys.planning(query),
         ]
         self._newest = ""
         """Id of the newest event, as of the last write; nothing where that is not known."""
@@ -183,8 +195,9 @@ class LeaderJournal:
     async def write(self, write: Write, now_ms: int) -> None:
         await self._operate(operations_of(write, now_ms), now_ms)
 
-    async def write_snapshot(self, text: str, history: Entries, now_ms: int) -> None:
-        await self._operate(["snapshot", "", text, *history_operations(history)], now_ms)
+    async def write_snapshot(self, text: str, history: Entries, planning: str | None, now_ms: int) -> None:
+        plans = [] if planning is None else ["planning", "", planning]
+        await self._operate(["snapshot", "", text, *plans, *history_operations(history)], now_ms)
 
     async def _operate(self, operations: list[str], now_ms: int) -> None:
         if not operations:

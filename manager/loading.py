@@ -17,6 +17,7 @@ async def loaded(store: ManagerStore, watch: Watch, query: str, bound: Epoch) ->
         bound=bound,
         migrations=records.migrations,
         rebalances=records.rebalances,
+        replans=records.replans,
         unreadable=tuple((each.kind, each.name, each.problem) for each in records.unreadable),
         trigger=await store.trigger_state(query),
         window_us=watch.event_time.window_us,
@@ -27,7 +28,9 @@ async def loaded(store: ManagerStore, watch: Watch, query: str, bound: Epoch) ->
 async def records_left(store: ManagerStore, query: str) -> RecordsLost:
     """What is still there where Redis lost records under a leader."""
     records = await store.records(query)
-    return RecordsLost(now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances)
+    return RecordsLost(
+        now_ms=now_ms(), migrations=records.migrations, rebalances=records.rebalances, replans=records.replans
+    )
 
 
 async def batches_missed(watch: Watch, steering: Steering) -> BatchesMissed | None:

@@ -79,6 +79,6 @@ class Pen:
         notice = Notice(kind="epoch", text=f"epoch {epoch.number} published", data={"epoch": epoch.number})
         await self.write(replace(after, events=(notice,)))
 
-    async def write_snapshot(self, text: str, history: Entries) -> None:
+    async def write_snapshot(self, text: str, history: Entries, planning: str | None) -> None:
         await self._lease.keep()
-        await self.journal.write_snapshot(text, history, now_ms())
+        await self.journal.write_snapshot(text, history, planning, now_ms())

@@ -8,8 +8,10 @@ from typing import Final, cast
 
 import redis.asyncio
 
+from balancing.replans.requests import CancelReplan, ReplanRequest, asked_for
+from balancing.replans.table import State
 from balancing.requests import RebalanceRequest, Refused, Request, requested
-from balancing.situation import Situation, count_workers, workers_up
+from balancing.situation import Situation, count_workers, followers, plans_of, stream_names, workers_up
 from manager.settings import REQUESTS_MAX
 from manager.snapshots import snapshot_age_ms
 from manager.store import Heartbeat, ManagerStore, now_ms
@@ -18,7 +20,7 @@ from trimtab.epochs import Epoch
 from trimtab.errors import TrimtabError
 from trimtab.reports import WorkerReport
 
-# KEYS: requests, rebalances. ARGV: request text, rebalance id ("" for none), its record, most requests.
+# KEYS: requests, rebalances (or replans). ARGV: request text, id of the record ("": none), it, most requests.
 # The record and the request appear together, so that the record can be read at once; the same id again adds nothing.
 ENQUEUE: Final = """
 if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[4]) then return redis.error_reply('FULL too many requests wait') end
@@ -32,10 +34,13 @@ class QueueFull(TrimtabError):
     """Too many requests wait: there is no leader, or it is slow."""
 
 
-async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
+async def enqueue(client: redis.asyncio.Redis, request: Request | ReplanRequest | CancelReplan) -> bool:
     """Hand a checked request to the leader. False: a request with this id is known already."""
     text = json.dumps(request.to_json(), separators=(",", ":"))
-    record = ""
+    record, records = "", redis_keys.rebalances(request.query)
+    if isinstance(request, ReplanRequest):
+        record = json.dumps(asked_for(request).to_json(), separators=(",", ":"))
+        records = redis_keys.replans(request.query)
     if isinstance(request, RebalanceRequest):
         record = json.dumps(requested(request).to_json(), separators=(",", ":"))
     try:
@@ -43,7 +48,7 @@ async def enqueue(client: redis.asyncio.Redis, request: Request) -> bool:
             ENQUEUE,
             2,
             redis_keys.requests(request.query),
-            redis_keys.rebalances(request.query),
+            records,
             text,
             request.id if record else "",
             record,
@@ -74,11 +79,17 @@ async def situation(
     heartbeat = await store.heartbeat(query)
     reports = await store.reports(query) if reports is None else reports
     migrations = await store.open_migrations(query)
+    definition = await store.definition(query)
+    replans = await store.replans(query)
     return Situation(
         query=query,
-        workers=count_workers(await store.definition(query), epoch, reports),
+        workers=count_workers(definition, epoch, reports),
         epoch=epoch,
         migrations=tuple(migrations.values()),
+        replans=tuple(each for each in replans.values() if not each.done and each.state != State.REQUESTED),
+        streams=stream_names(definition),
+        plans=plans_of(epoch, reports),
+        follow=followers(reports),
         up=workers_up(reports, None if heartbeat is None else heartbeat.committed),
         stopped=await _is_silent(store, query, heartbeat, heartbeat_max_ms),
         rules=await store.rules(query),

@@ -25,11 +25,13 @@ from balancing.happenings import (
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.load import Snapshot
 from balancing.rules import Rules
+from balancing.settings import Settings
 from balancing.situation import Situation
 from balancing.stalls import Stalls
 from balancing.steering import Steering
 from balancing.turn import Part, parts_of_turn
 from manager import inbox, loading
+from manager.advising import Advising
 from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.observing import Observed
@@ -68,6 +70,7 @@ class QueryRunner:
         self.observed = Observed()
         """For metrics; nothing is decided from it."""
         self.rules = Rules()
+        self.advising = Advising(settings.advise_s, clock)
         self._showing = Showing(self.pen, self.observed, settings.snapshot_s, clock)
         self.problem = ""
         """Why this query cannot be managed at the moment, or nothing."""
@@ -100,7 +103,7 @@ class QueryRunner:
         if bound is not None and self._showing.is_due(self.watch.heartbeat):
             snapshot = self._snapshot()
             if snapshot is not None:
-                await self._showing.save(snapshot, self.watch.heartbeat)
+                await self._showing.save(snapshot, self.watch.heartbeat, self.advising.unsaved())
 
     async def _do(self, part: Part, left: Iterator[CommittedBatch], batches: Sequence[CommittedBatch]) -> None:
         match part:
@@ -117,6 +120,7 @@ class QueryRunner:
                 settings = await self.store.auto(self.query)
                 weighed = self._snapshot()
                 self.observed.weighed(weighed, settings)
+                self._advise(settings, weighed)
                 await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
                 self._showing.weighed(batches, weighed, settings, self.steering)
             case Part.END:
@@ -154,6 +158,7 @@ class QueryRunner:
         self._loaded = False
         self.steering = self._ignorant()
         self._showing.forget()
+        self.advising.forget()
         self.pen.journal.forget()
 
     def doubt(self, problem: str) -> None:
@@ -181,11 +186,18 @@ class QueryRunner:
 
     def situation(self) -> Situation | None:
         """The query as it is now; None while Redis does not have its newest epoch."""
-        return self.watch.situation(self.steering.migrations, self.rules)
+        return self.watch.situation(self.steering.migrations, self.rules, self.steering.replans)
 
     def _snapshot(self) -> Snapshot | None:
         situation = self.situation()
         return self.watch.snapshot({} if situation is None else situation.receivers, self.rules)
+
+    def _advise(self, settings: Settings, snapshot: Snapshot | None) -> None:
+        """The optimiser looks at the plans beside this turn; what it found last is there for the next one."""
+        self.advising.harvest()
+        if self.advising.is_due:
+            batch_ms = snapshot.batch_ms if snapshot is not None else 0.0
+            self.advising.begin(self.watch.plan_picture(batch_ms), settings)
 
     async def _take_up(self) -> None:
         for _ in range(REQUESTS_AT_ONCE):

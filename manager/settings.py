@@ -32,6 +32,8 @@ class ManagerSettings:
     heartbeat_max_ms: int = HEARTBEAT_MAX_MS
     snapshot_s: float = 1.0
     """Between two snapshots of the load that the leader writes for the API."""
+    advise_s: float = 5.0
+    """Between two looks of the optimiser at the workers' plans."""
     stalled_s: float = 30.0
     """A migration that waits for this long without progress is reported as stalled."""
     warm_up_batches: int = 20

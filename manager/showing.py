@@ -46,9 +46,10 @@ class Showing:
     def is_due(self, heard: Heartbeat | None) -> bool:
         return heard != self._saved_after and self._clock() - self._saved_at >= self._every_s
 
-    async def save(self, snapshot: Snapshot, heard: Heartbeat | None) -> None:
+    async def save(self, snapshot: Snapshot, heard: Heartbeat | None, planning: str | None = None) -> None:
+        """`planning`: what the optimiser says, where that is new."""
         history = self._chronicle.entries(snapshot, now_ms())
-        await self._pen.write_snapshot(snapshot_text(snapshot), history)
+        await self._pen.write_snapshot(snapshot_text(snapshot), history, planning)
         self._chronicle.written(history)
         self._observed.compared(history.outcomes)
         self._saved_at, self._saved_after = self._clock(), heard

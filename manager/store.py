@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from balancing.proposal import Proposal, parse_proposal
 from balancing.protocols.migration import Migration, parse_migration
+from balancing.replans.replan import Replan, parse_replan
 from balancing.requests import Rebalance, parse_rebalance
 from balancing.rules import Rules, parse_rules
 from balancing.settings import Settings, parse_settings
@@ -123,7 +124,7 @@ class UnreadableRecord(NamedTuple):
     """A record that another version of Trimtab wrote, or that was damaged."""
 
     kind: str
-    """"migration" or "rebalance"."""
+    """"migration", "rebalance" or "replan"."""
     name: str
     problem: str
 
@@ -134,6 +135,7 @@ class Records:
 
     migrations: Mapping[str, Migration]
     rebalances: Mapping[str, Rebalance]
+    replans: Mapping[str, Replan]
     unreadable: tuple[UnreadableRecord, ...] = ()
     """Records that have not ended and that nobody will look after: a reason for an alarm."""
 
@@ -250,16 +252,20 @@ class ManagerStore:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hgetall(redis_keys.migrations(query))
             pipe.hgetall(redis_keys.rebalances(query))
+            pipe.hgetall(redis_keys.replans(query))
             pipe.zrange(redis_keys.closed(query), 0, -1)
-            migration_texts, rebalance_texts, closed = await pipe.execute()
+            migration_texts, rebalance_texts, replan_texts, closed = await pipe.execute()
         migrations, bad_migrations = _parsed(migration_texts, parse_migration)
         rebalances, bad_rebalances = _parsed(rebalance_texts, parse_rebalance)
+        replans, bad_replans = _parsed(replan_texts, parse_replan)
         unreadable = [UnreadableRecord("migration", name, problem) for name, problem in bad_migrations.items()]
         unreadable += [UnreadableRecord("rebalance", name, problem) for name, problem in bad_rebalances.items()]
+        unreadable += [UnreadableRecord("replan", name, problem) for name, problem in bad_replans.items()]
         ended = set(closed)
         return Records(
             migrations=migrations,
             rebalances=rebalances,
+            replans=replans,
             unreadable=tuple(each for each in unreadable if f"{each.kind}:{each.name}" not in ended),
         )
 
@@ -295,8 +301,16 @@ class ManagerStore:
         text = await self._redis.hget(redis_keys.rebalances(query), rebalance)
         return None if text is None else _readable({rebalance: text}, parse_rebalance).get(rebalance)
 
+    async def replans(self, query: str) -> dict[str, Replan]:
+        """All that are kept and can be read, open and closed, by id."""
+        return _readable(await self._redis.hgetall(redis_keys.replans(query)), parse_replan)
+
+    async def replan(self, query: str, replan: str) -> Replan | None:
+        text = await self._redis.hget(redis_keys.replans(query), replan)
+        return None if text is None else _readable({replan: text}, parse_replan).get(replan)
+
     async def history(self, query: str, count: int = 100) -> list[tuple[str, int]]:
-        """("migration:ID" or "rebalance:ID", when it ended in ms), newest first."""
+        """("migration:ID", "rebalance:ID" or "replan:ID", when it ended in ms), newest first."""
         members = await self._redis.zrevrange(redis_keys.closed(query), 0, count - 1, withscores=True)
         return [(member, int(score)) for member, score in members]
 

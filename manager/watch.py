@@ -18,8 +18,10 @@ from typing import Final
 from balancing.committed import CommittedBatch
 from balancing.load import Context, LoadModel, Snapshot
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.statistics import PlanPicture, PlanStatistics, conditions_of
 from balancing.rules import Rules
-from balancing.situation import Situation, count_workers, workers_up
+from balancing.situation import Situation, count_workers, followers, plans_of, stream_names, workers_up
 from manager.settings import ManagerSettings
 from manager.spans import BatchSpans
 from manager.store import EventTime, Heartbeat, Json, ManagerStore, event_time, now_ms
@@ -58,6 +60,7 @@ class Watch:
         self.latest: CommittedBatch | None = None
         """The newest committed batch: a manager that takes over begins with it."""
         self.load: LoadModel | None = None
+        self.plans = PlanStatistics()
         self._shape: tuple[str, int, int] | None = None
         self._changed_at = 0.0
         self._last = -1
@@ -121,7 +124,9 @@ class Watch:
         numbers = range(max(0, first, self._last - CATCH_UP_BATCHES), self._last + 1)
         return [batch for batch in await self._batches(numbers, self.heartbeat) if batch.reports]
 
-    def situation(self, migrations: Iterable[Migration], rules: Rules) -> Situation | None:
+    def situation(
+        self, migrations: Iterable[Migration], rules: Rules, replans: Iterable[Replan] = ()
+    ) -> Situation | None:
         """The query as it is known here; None while Redis does not have its newest epoch."""
         if self.current is None:
             return None
@@ -130,6 +135,10 @@ class Watch:
             workers=count_workers(self.definition, self.current, self.newest),
             epoch=self.current,
             migrations=tuple(migrations),
+            replans=tuple(replans),
+            streams=stream_names(self.definition),
+            plans=plans_of(self.current, self.newest),
+            follow=followers(self.newest),
             up=self.up,
             stopped=not self.running,
             rules=rules,
@@ -152,6 +161,18 @@ class Watch:
                 window_s=self.event_time.window_us / 1e6,
                 lateness_s=self.event_time.lateness_us / 1e6,
             ),
+        )
+
+    def plan_picture(self, batch_ms: float) -> PlanPicture:
+        """What is known of plans; `batch_ms` from one batch to the next, 0 where it is not known."""
+        streams, time = stream_names(self.definition), self.event_time
+        return self.plans.picture(
+            self._query,
+            streams,
+            conditions_of(self.definition, streams),
+            window_s=time.window_us / 1e6,
+            lateness_s=time.lateness_us / 1e6,
+            batch_s=batch_ms / 1000,
         )
 
     def _note(self, heartbeat: Heartbeat | None) -> None:
@@ -239,3 +260,4 @@ class Watch:
             self._shape = shape
         span_s = (self._spans.span_ms(batch) or 0.0) / 1000
         self.load.add(batch.reports, batch.bound, span_s=max(0.0, span_s))
+        self.plans.add(batch, conditions_of(self.definition, stream_names(self.definition)))

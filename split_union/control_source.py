@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from plans.orders import check_orders
 from split_union.driver_claim import DriverClaim
 from trimtab.epochs import Epoch, text_digest
 from trimtab.errors import BindingError, CorruptState
@@ -53,13 +54,22 @@ class ControlSource(DataSource):
             redis_url=options.get("redis") or None,
             first=options["first"],
             workers=int(options["workers"]),
+            streams=tuple(options["streams"].split(",")),
             tick_s=float(options["tickseconds"]),
         )
 
 
 class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
-        self, *, query: str, checkpoint: str, redis_url: str | None, first: str, workers: int, tick_s: float
+        self,
+        *,
+        query: str,
+        checkpoint: str,
+        redis_url: str | None,
+        first: str,
+        workers: int,
+        streams: tuple[str, ...],
+        tick_s: float,
     ) -> None:
         self._query = query
         self._checkpoint = Checkpoint(checkpoint)
@@ -67,6 +77,7 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._claim = DriverClaim(self._checkpoint, self._last_beat)
         self._first = first
         self._workers = workers
+        self._streams = streams
         self._tick_s = tick_s
         self._polled_at = 0.0
         self._quiet_until = 0.0
@@ -152,6 +163,8 @@ class ControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return None
             try:
                 following = successor(self._store, self._query, self._checkpoint.epoch_of(start[MARK]), self._workers)
+                if following is not None:
+                    check_orders(following, self._streams)
             except CorruptState as error:
                 self._put_back(start, "stray-epoch", f"epoch {number + 1} in Redis cannot be run: {error}")
                 return None

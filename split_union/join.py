@@ -146,7 +146,7 @@ def _control(
     return (
         spark.readStream.format(control_source.NAME)
         .options(query=query.name, checkpoint=checkpoint, redis=redis, first=epoch.to_text())
-        .options(workers=len(keys), tickseconds=TICK_SECONDS)
+        .options(workers=len(keys), streams=",".join(query.stream_names), tickseconds=TICK_SECONDS)
         .load()
         .mapInArrow(partial(tick_every_worker, keys), INPUT)
     )

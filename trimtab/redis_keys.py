@@ -98,8 +98,13 @@ def rebalances(query: str) -> str:
     return f"trimtab:{{{query}}}:rebalances"
 
 
+def replans(query: str) -> str:
+    """Hash: replan -> its record as JSON, the open ones and the newest closed ones."""
+    return f"trimtab:{{{query}}}:replans"
+
+
 def closed(query: str) -> str:
-    """Sorted set: "migration:ID" and "rebalance:ID" of what has ended, by the time it did."""
+    """Sorted set: "migration:ID", "rebalance:ID" and "replan:ID" of what has ended, by the time it did."""
     return f"trimtab:{{{query}}}:closed"
 
 
@@ -124,7 +129,7 @@ def decision(query: str) -> str:
 
 
 def rules(query: str) -> str:
-    """String: pinned groups and excluded workers as JSON."""
+    """String: pinned groups, excluded workers and workers whose plan is pinned as JSON."""
     return f"trimtab:{{{query}}}:rules"
 
 
@@ -151,6 +156,12 @@ def history(query: str, step_s: int) -> str:
 def outcomes(query: str) -> str:
     """Hash: "REBALANCE:forecast" and "REBALANCE:measured" -> what it was to bring, and what it did, as JSON."""
     return f"trimtab:{{{query}}}:outcomes"
+
+
+def planning(query: str) -> str:
+    """String: the leader's statistics of keys and steps by worker, and what the optimiser makes of them, as JSON.
+    Expires."""
+    return f"trimtab:{{{query}}}:planning"
 
 
 def snapshot(query: str) -> str:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 from api.access import Caller
 from api.backend import Backend, By, Id, Operation, QueryName, Use, not_found
 from api.heat import MINUTES_MAX, heat_map
+from api.planning import replan_view
 from api.problems import Problem
 from api.progress import migration_view, rebalance_view
 from api.proposing import carry_out, fresh_proposal, named_proposal
@@ -217,7 +218,7 @@ async def cancel_migration(
 
 @router.get(
     "/history",
-    summary="Rebalances and migrations that have ended, newest first; with `minutes`, loads and owners over that time",
+    summary="What has ended (rebalances, migrations, replans), newest first; with `minutes`, loads and owners",
     responses=answers({"query": "orders", "history": [{"kind": "rebalance", "ended_ms": 0, **_REBALANCE}]}, 404, 422),
 )
 async def history(
@@ -230,7 +231,7 @@ async def history(
     if minutes is not None:
         return Response(await heat_map(use, query, minutes), media_type="application/json")
     shown = await _migrations(use, query)
-    records = await use.store.rebalances(query)
+    records, replans = await use.store.rebalances(query), await use.store.replans(query)
     members = await use.store.history(query, limit)
     outcomes = await use.store.outcomes(query, [name for member, _ in members if (name := _rebalance_in(member))])
     entries: list[Json] = []
@@ -240,6 +241,8 @@ async def history(
             entries.append({"kind": kind, **shown[name], "ended_ms": ended_ms})
         elif kind == "rebalance" and name in records:
             entries.append({"kind": kind, **_view(records[name], shown, outcomes), "ended_ms": ended_ms})
+        elif kind == "replan" and name in replans:
+            entries.append({"kind": kind, **replan_view(replans[name]), "ended_ms": ended_ms})
     return {"query": query, "history": entries}
 
 

@@ -19,8 +19,8 @@ from trimtab.errors import InvalidInput
 router = APIRouter(prefix="/v1/queries/{query}", tags=["settings"])
 _AUTO: Json = {"query": "orders", "enabled": True, **{k: v for k, v in Settings().to_json().items() if k != "auto"}}
 _DECISION: Json = {"act": False, "code": "level", "why": "The largest executor load is 1.04 times ...", "at_ms": 0}
-_RULES: Json = {"query": "orders", "pinned": [7], "excluded": []}
-_SHOWN = {"auto": "enabled", "max_pause_ms": "max_pause"}
+_RULES: Json = {"query": "orders", "pinned": [7], "excluded": [], "plans": [3]}
+_SHOWN = {"auto": "enabled", "max_pause_ms": "max_pause", "plan_budget_ms": "plan_budget"}
 
 
 @router.get(
@@ -46,20 +46,24 @@ async def set_auto(query: QueryName, body: AutoBody, use: Use) -> Json:
     return _shown(query, settings)
 
 
-@router.get("/rules", summary="Pinned groups and excluded workers", responses=answers(_RULES, 404))
+@router.get(
+    "/rules", summary="Pinned groups, excluded workers, workers whose plan is pinned", responses=answers(_RULES, 404)
+)
 async def rules(query: QueryName, use: Use) -> Json:
     await use.check_known(query)
     return _rules(query, await use.store.rules(query))
 
 
-@router.put("/rules", summary="Pin groups, exclude workers", responses=answers(_RULES, 404, 409, 415, 422))
+@router.put("/rules", summary="Pin groups and plans, exclude workers", responses=answers(_RULES, 404, 409, 415, 422))
 async def set_rules(query: QueryName, body: RulesBody, use: Use) -> Json:
     situation = await _expect(use, query, body.expected_epoch)
     pinned = situation.rules.pinned if body.pinned is None else frozenset(body.pinned)
     excluded = situation.rules.excluded if body.excluded is None else frozenset(body.excluded)
+    plans = situation.rules.plans if body.plans is None else frozenset(body.plans)
     _check_numbers("pinned", pinned, situation.partitions, "group")
+    _check_numbers("plans", plans, situation.workers, "worker")
     _check_numbers("excluded", excluded, situation.workers, "worker")
-    changed = Rules(pinned=pinned, excluded=excluded)
+    changed = Rules(pinned=pinned, excluded=excluded, plans=plans)
     await use.store.set_rules(query, changed)
     return _rules(query, changed)
 
@@ -81,4 +85,4 @@ def _shown(query: str, settings: Settings) -> Json:
 
 
 def _rules(query: str, rules: Rules) -> Json:
-    return {"query": query, "pinned": sorted(rules.pinned), "excluded": sorted(rules.excluded)}
+    return {"query": query, **rules.to_json()}

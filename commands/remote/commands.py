@@ -30,6 +30,7 @@ def add_commands(commands: Parsers) -> None:
     _add_serve(commands)
     _add_reading(commands)
     _add_moving(commands)
+    _add_plans(commands)
     _add_settings(commands)
     _add_keys(commands)
 
@@ -138,7 +139,7 @@ def _add_moving(commands: Parsers) -> None:
         _waiting(parser)
         parser.set_defaults(action=_later("commands.remote.moving", name))
 
-    cancel = commands.add_parser("cancel", help="cancel a migration, or all of a rebalance")
+    cancel = commands.add_parser("cancel", help="cancel a migration, all of a rebalance, or a change of plans")
     cancel.add_argument("id", metavar="MIGRATION")
     cancel.add_argument("--query", metavar="NAME", help="its query; without it all queries are searched")
     cancel.add_argument("--reason", default="", metavar="TEXT")
@@ -147,10 +148,47 @@ def _add_moving(commands: Parsers) -> None:
     cancel.set_defaults(action=_later("commands.remote.moving", "cancel"))
 
 
+def _add_plans(commands: Parsers) -> None:
+    plans = commands.add_parser("plans", help="list each worker's plan, its cost and states, and the best alternative")
+    plans.add_argument("--query", metavar="NAME", help="only this query")
+    _json(plans)
+    _server(plans)
+    plans.set_defaults(action=_later("commands.remote.planning", "plans"))
+
+    replan = commands.add_parser("replan", help="give a worker another plan, and follow the change to the end")
+    replan.add_argument("--query", required=True, metavar="NAME")
+    replan.add_argument("--worker", required=True, type=int, metavar="N")
+    replan.add_argument("--plan", metavar="TREE", help='such as "((B C) A)"; without it the optimiser chooses')
+    replan.add_argument("--strategy", metavar="NAME", help="ms, hybmig or auto (auto)")
+    replan.add_argument("--budget", metavar="TIME", help="what a batch may spend on it, such as 100ms")
+    replan.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    replan.add_argument("--expected-epoch", type=int, metavar="N", help="refuse if the query has another epoch by now")
+    replan.add_argument("--reason", default="", metavar="TEXT", help="stored with the request")
+    _json(replan)
+    _server(replan)
+    _waiting(replan)
+    replan.set_defaults(action=_later("commands.remote.planning", "replan"))
+
+
+def add_live_plan(plan: argparse.ArgumentParser) -> None:
+    """What `trimtab plan` takes for a query that runs."""
+    plan.add_argument("--query", metavar="NAME", help="of a worker of this query, by its live statistics")
+    plan.add_argument("--worker", type=int, metavar="N", help="this worker")
+    plan.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="rate.STREAM=N",
+        help="with other rows per second of a stream than those measured; may be repeated",
+    )
+    _server(plan)
+
+
 def _add_settings(commands: Parsers) -> None:
     auto = commands.add_parser("auto", help="switch automatic balancing on or off, or show its settings")
     auto.add_argument("switch", choices=("on", "off", "status"))
     auto.add_argument("--query", required=True, metavar="NAME")
+    auto.add_argument("--plans", action="store_true", help="switch the optimiser of plans instead of the balancer")
     auto.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; `auto status` lists them"
     )
@@ -160,14 +198,19 @@ def _add_settings(commands: Parsers) -> None:
     auto.set_defaults(action=_later("commands.remote.settings", "auto"))
 
     for name, what, text in (
-        ("pin", "groups", "keep groups where they are"),
-        ("unpin", "groups", "let groups be moved again"),
+        ("pin", "groups", "keep groups where they are, or workers' plans as they are"),
+        ("unpin", "groups", "let groups be moved, or plans be changed, again"),
         ("exclude", "workers", "exclude workers from balancing"),
         ("include", "workers", "let workers take part again"),
     ):
         parser = commands.add_parser(name, help=text)
         parser.add_argument("--query", required=True, metavar="NAME")
-        parser.add_argument(f"--{what}", dest="numbers", required=True, type=groups, metavar="N,N")
+        if what == "groups":
+            parser.add_argument("--groups", type=groups, metavar="N,N")
+            parser.add_argument("--workers", type=groups, metavar="N,N", help="with --plan: the plans of these workers")
+            parser.add_argument("--plan", action="store_true", help="plans of workers instead of groups")
+        else:
+            parser.add_argument("--workers", dest="numbers", required=True, type=groups, metavar="N,N")
         parser.add_argument("--reason", default="", metavar="TEXT")
         _json(parser)
         _server(parser)

@@ -16,6 +16,7 @@ from commands.tables import say
 from trimtab.errors import InvalidInput
 
 Json = dict[str, Any]
+_LISTING = {"migrations": "migrations", "rebalances": "migrations", "replans": "plans"}
 
 
 def propose(options: argparse.Namespace) -> int:
@@ -53,10 +54,10 @@ def fill(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         for query in [options.query] if options.query else client.queries():
-            for kind in ("migrations", "rebalances"):
+            for kind in ("migrations", "rebalances", "replans"):
                 answer = _cancelled(client, f"{at(query)}/{kind}/{quote(options.id, safe='')}/cancel", options.reason)
                 if answer is not None:
-                    text = f"{options.id}: cancel requested; see trimtab migrations --query {query}"
+                    text = f"{options.id}: cancel requested; see trimtab {_LISTING[kind]} --query {query}"
                     say(json.dumps(answer, indent=1) if options.json else text)
                     return 0
     raise InvalidInput("MIGRATION", options.id, "is not known", "`trimtab migrations` lists the known ones.")
@@ -67,7 +68,7 @@ def _cancelled(client: Client, path: str, reason: str) -> Json | None:
     try:
         return client.post(path, {"reason": reason})
     except Refusal as refusal:
-        if refusal.status == 404 and refusal.field in ("migration", "rebalance"):
+        if refusal.status == 404 and refusal.field in ("migration", "rebalance", "replan"):
             return None
         raise
 

@@ -111,12 +111,18 @@ def auto_lines(body: Json) -> list[str]:
     settings = ", ".join(
         f"{name} {'none' if value is None else value}"
         for name, value in body.items()
-        if name not in ("query", "enabled", "last_decision")
+        if name not in ("query", "enabled", "plans", "last_decision")
     )
-    lines = [f"{body['query']}: automatic balancing is {'on' if body['enabled'] else 'off'}", f"  {settings}"]
+    switches = [f"automatic {what} is {'on' if on else 'off'}" for what, on in _switches(body)]
+    lines = [f"{body['query']}: {', '.join(switches)}", f"  {settings}"]
     if decision := body.get("last_decision"):
         lines.append(f"  {clock(decision['at_ms'])} {'acted' if decision['act'] else 'did nothing'}: {decision['why']}")
     return lines
+
+
+def _switches(body: Json) -> list[tuple[str, bool]]:
+    plans = [("planning", body["plans"])] if "plans" in body else []
+    return [("balancing", body["enabled"]), *plans]
 
 
 def event_line(event: Json, query: str = "") -> str:

@@ -1,6 +1,7 @@
 """A data plane in one process: production routing and production workers (`run_batch`) on epochs, without Spark.
 
-Two streams that are joined by group: in each batch stream A has as many rows of a group as its weight, stream B one.
+Two streams (or more) that are joined by group: in each batch stream A has as many rows of a group as its weight, each
+other stream one.
 Event time is the number of the batch, in seconds. `verdict()` compares the multiset of results with the naive join.
 
 As in the real one: one epoch is bound per batch, if it follows the bound one; the binding is written before the batch
@@ -23,15 +24,19 @@ from pathlib import Path
 import pyarrow as pa
 import redis
 
+from plans.orders import check_orders
+from plans.tree import parse_plan
 from split_union.routing import Routes, routes_of
 from split_union.split import Watcher
 from tests.checkers.cluster import TIME, HeapState
+from tests.checkers.followers import Follower
 from trimtab import frames
 from trimtab.epochs import Epoch, dealt_in_turn, first_epoch
 from trimtab.errors import CorruptState
 from trimtab.evidence import Seen
 from trimtab.keys import GROUP, KeySpec
 from trimtab.moves import RoleState
+from trimtab.plan_orders import KeySample
 from trimtab.reports import WorkerReport
 from trimtab.store import Store, successor
 from worker import reference
@@ -50,7 +55,6 @@ ROW_BYTES = 100
 CPU_NS_PER_ROW = 1_000_000
 _KEY = KeySpec(("key",), "exact")
 _COLUMNS = (("key", pa.int64()), ("at", TIME), ("id", pa.int64()))
-_SCHEMA = pa.schema([(f"{name}_{column}", kind) for name in "AB" for column, kind in _COLUMNS])
 
 
 class FailingStore(TransferStore):
@@ -84,7 +88,11 @@ class DataPlane:
         window: int = 3,
         weights: Sequence[int] | None = None,
         incarnation: str = "abc",
+        streams: str = "AB",
+        plan: str = "left-deep",
     ) -> None:
+        self.names, self.plan = streams, str(parse_plan(plan, streams))
+        self._schema = pa.schema([(f"{name}_{column}", kind) for name in streams for column, kind in _COLUMNS])
         self.query, self.partitions, self.workers, self.window = query, partitions, workers, window
         self.executors = executors
         self.weights = tuple(weights) if weights is not None else (1,) * partitions
@@ -99,11 +107,15 @@ class DataPlane:
         root = Path(self._directory.name)
         self._local = root / "local"
         self.transfers = FailingStore(str(root / "checkpoint"), b"key")
-        streams = tuple(StreamSpec(name, "at", _KEY, ("key", "at", "id")) for name in "AB")
-        self.spec = JoinSpec(streams, window * SECOND, partitions)
+        specs = tuple(StreamSpec(name, "at", _KEY, ("key", "at", "id")) for name in streams)
+        self.spec = JoinSpec(specs, window * SECOND, partitions)
         self.durable = [HeapState() for _ in range(workers)]
         self.results: list[tuple[int, ...]] = []
-        self.sent: Rows = {"A": [], "B": []}
+        self.sent: Rows = {name: [] for name in streams}
+        self.rates = dict.fromkeys(streams[1:], 1)
+        """Rows of each group in each batch, of the other streams."""
+        self.followers = [Follower(plan=self.plan) for _ in range(workers)]
+        """What each worker's record says of its plan order."""
         self.silent: set[int] = set()
         """Workers whose reports get lost."""
         self.watermark_stalls = False
@@ -142,6 +154,7 @@ class DataPlane:
                 "workers": self.workers,
                 "window": self.window * SECOND,
                 "lateness": 0,
+                "streams": [{"name": name, "key": ["key"], "time": "at"} for name in self.names],
             },
         )
 
@@ -171,17 +184,18 @@ class DataPlane:
             self.offsets.append(self._bind())
             stands = self.watermark_stalls and self.watermarks
             self.watermarks.append(self.watermarks[-1] if stands else batch * SECOND)
-        arriving = self._rows_of(batch) if rows else {"A": [], "B": []}
+        arriving = self._rows_of(batch) if rows else {name: [] for name in self.names}
         durable = [HeapState(dict(state.rows_kept), state.text) for state in self.durable]
         outcomes = self._run(batch, arriving, durable)
         if crash:
             return
         self.durable = durable
+        self.followers = [each.after(self.bound, worker, batch) for worker, each in enumerate(self.followers)]
         self.committed = batch
         for name, each in arriving.items():
             self.sent[name] += each
         for worker, outcome in enumerate(outcomes):
-            self.results += _ids(outcome)
+            self.results += self._ids(outcome)
             assert outcome.group_state_rows is not None
             self._state_groups[worker] = set(outcome.group_state_rows.nonzero()[0].tolist())
         self.beat()
@@ -203,12 +217,18 @@ class DataPlane:
             if current == bound.number:
                 return bound
             try:
-                return successor(self.store, self.query, bound, self.workers) or self._put_back(bound)
+                return self._following(bound) or self._put_back(bound)
             except CorruptState:
                 return self._put_back(bound)
         except (redis.RedisError, OSError):
             self._redis_away = True
             return bound
+
+    def _following(self, bound: Epoch) -> Epoch | None:
+        following = successor(self.store, self.query, bound, self.workers)
+        if following is not None:
+            check_orders(following, self.names)
+        return following
 
     def _put_back(self, bound: Epoch) -> Epoch:
         self.store.restore(bound)
@@ -233,10 +253,10 @@ class DataPlane:
                 watermark_us=self.watermarks[batch],
                 watermark_before_us=lambda: self.watermarks[batch - 1],
                 frames=list(self._frames(worker, rows, routes)),
-                plan="(A B)",
+                plan=self.plan,
             )
             residence = Residence(self._local, self.query, worker)
-            outcome = run_batch(self.spec, given, durable[worker], residence, self.transfers, _SCHEMA)
+            outcome = run_batch(self.spec, given, durable[worker], residence, self.transfers, self._schema)
             outcomes.append(outcome)
             if worker not in self.silent:
                 # Split tasks tell one worker.
@@ -245,11 +265,13 @@ class DataPlane:
         return outcomes
 
     def _rows_of(self, batch: int) -> Rows:
-        rows: Rows = {"A": [], "B": []}
+        rows: Rows = {name: [] for name in self.names}
         for group, weight in enumerate(self.weights):
             for number in range(weight):
                 rows["A"].append((group, batch * SECOND + 1, batch * 10_000 + number))
-            rows["B"].append((group, batch * SECOND + 2, batch))
+            for name, rate in self.rates.items():
+                for number in range(rate):
+                    rows[name].append((group, batch * SECOND + 2, batch * 10_000 + number if number else batch))
         return rows
 
     def _seen(self, epoch: Epoch, rows: Rows, late_us: int) -> dict[int, Seen]:
@@ -283,7 +305,22 @@ class DataPlane:
             cpu_ns=int(outcome.load.rows.sum()) * CPU_NS_PER_ROW,
         )
         report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
-        return replace(report, phase_ns={}, group_bytes=[ROW_BYTES * rows for rows in report.group_state_rows])
+        order = report.order or self.followers[batch.worker].report()
+        sizes = [ROW_BYTES * rows for rows in report.group_state_rows]
+        keys = report.keys or self._key_sample(batch)
+        return replace(report, phase_ns={}, group_bytes=sizes, order=order, keys=keys)
+
+    def _key_sample(self, batch: BatchInput) -> KeySample:
+        """Every key, as often as it is in the window in the long run."""
+        mine = [group for group, owner in enumerate(batch.epoch.owners) if owner == batch.worker]
+        counts = {self.names[0]: tuple(self.weights[group] * self.window for group in mine)}
+        counts |= {name: (rate * self.window,) * len(mine) for name, rate in self.rates.items()}
+        return KeySample(one_in=1, counts=counts)
+
+    def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
+        names = (f"{self.names[0]}_key", *(f"{name}_id" for name in self.names))
+        for piece in outcome.pieces:
+            yield from zip(*(piece.column(name).to_pylist() for name in names), strict=True)
 
     def _to_redis(self, write: Callable[[], object]) -> None:
         # What cannot be said now is said again with the next batch.
@@ -322,15 +359,9 @@ class DataPlane:
 
 def _expected(sent: Rows, window_us: int) -> Iterator[tuple[int, ...]]:
     """Group by group: the naive join looks at every combination."""
-    for group in {row[0] for row in sent["A"]}:
+    for group in {row[0] for each in sent.values() for row in each}:
         rows = {name: [row for row in each if row[0] == group] for name, each in sent.items()}
         yield from ((group, *ids) for ids in reference.join(rows, window_us))
-
-
-def _ids(outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
-    for piece in outcome.pieces:
-        columns = (piece.column(name).to_pylist() for name in ("A_key", "A_id", "B_id"))
-        yield from zip(*columns, strict=True)
 
 
 def _frame(rows: Sequence[Row]) -> bytes:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from balancing.protocols.migration import Migration
 from balancing.requests import CancelRequest, MoveRequest, Rebalance, RebalanceRequest
@@ -73,7 +73,7 @@ class World:
         self._stores: list[ManagerStore] = [self.store]
         self._batches: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> Self:
         for _ in range(3):
             self.plane.step()
         self._batches = asyncio.create_task(self._run_batches())

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from random import Random
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final
 from unittest.mock import patch
 
+import manager.advising
 import manager.keeping
 import manager.proposing
 import split_union.control_source
@@ -24,6 +26,10 @@ import trimtab.store
 import worker.batch
 import worker.resident
 import worker.transfers
+from balancing.replans.advice import advise
+from balancing.replans.statistics import PlanPicture
+from balancing.settings import Settings
+from manager.advising import Look, limits_of
 
 BEGINNING_MS: Final = 1_700_000_000_000
 PHASE_NS: Final = 1_000
@@ -124,6 +130,11 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
         """Instead of a thread."""
         return function(*values, **named)
 
+    def look(picture: PlanPicture, settings: Settings) -> Look:
+        done: Look = Future()
+        done.set_result(advise(picture, budget_ms=settings.plan_budget_ms, limits=limits_of(settings)))
+        return done
+
     changes: list[tuple[Any, str, Any]] = [
         (module, "now_ms", clock.now_ms)
         for name, module in sorted(sys.modules.items())
@@ -135,6 +146,7 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
     ]
     changes += [
         (manager.proposing, "asyncio", SimpleNamespace(to_thread=here)),
+        (manager.advising, "look_aside", look),
         (manager.keeping, "asyncio", _Asyncio(clock)),
         (trimtab.store, "time", SimpleNamespace(time=clock.time)),
         (split_union.definition, "time", SimpleNamespace(time=clock.time)),

@@ -54,7 +54,8 @@ def _release(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) ->
 
 
 def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> str:
-    lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, *history, outcomes = keys
+    lease, migrations, rebalances, closed, requests, events, alarms, snapshot, decision, *others = keys
+    *history, outcomes, replans, planning = others
     lists = dict(zip(("batch", "fine", "coarse"), history, strict=True))
     value, _, closed_kept, alarms_kept, snapshot_s, now_ms, known, *operations = arguments
     if server.get(lease) != value:
@@ -70,6 +71,10 @@ def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> s
                 server.zrem(closed, f"migration:{name}")
         elif what == "rebalance":
             server.hset(rebalances, name, text)
+        elif what == "replan":
+            server.hset(replans, name, text)
+            if json.loads(text).get("closed_ms") is None:
+                server.zrem(closed, f"replan:{name}")
         elif what == "closed":
             server.zadd(closed, {name: float(now_ms)}, nx=True)
         elif what == "request":
@@ -81,6 +86,8 @@ def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> s
             server.ltrim(alarms, 0, int(alarms_kept) - 1)
         elif what == "snapshot":
             server.set(snapshot, text, ex=int(snapshot_s))
+        elif what == "planning":
+            server.set(planning, text, ex=int(snapshot_s))
         elif what == "decision":
             server.set(decision, text)
         elif what in lists:
@@ -94,7 +101,7 @@ def _write(server: SimRedis, keys: Sequence[str], arguments: Sequence[str]) -> s
     for member in server.zrange(closed, 0, -1)[: max(0, server.zcard(closed) - int(closed_kept))]:
         kind, _, name = member.partition(":")
         server.zrem(closed, member)
-        server.hdel(migrations if kind == "migration" else rebalances, name)
+        server.hdel({"migration": migrations, "replan": replans}.get(kind, rebalances), name)
         for about in ("forecast", "measured"):
             server.hdel(outcomes, f"{name}:{about}")
     return newest

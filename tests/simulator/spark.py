@@ -135,6 +135,7 @@ class FakeSpark:
             redis_url=None,
             first=epoch.to_text(),
             workers=shape.workers,
+            streams=tuple(shape.names),
             tick_s=self._tick_s,
         )
         self.reader._store = self.store

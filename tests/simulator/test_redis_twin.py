@@ -28,11 +28,13 @@ CALLS = 120
 OPERATIONS = (
     "migration",
     "rebalance",
+    "replan",
     "closed",
     "request",
     "event",
     "alarm",
     "snapshot",
+    "planning",
     "decision",
     "batch",
     "fine",
@@ -129,6 +131,8 @@ class Twins:
                 partial(redis_keys.history, step_s=10),
                 partial(redis_keys.history, step_s=60),
                 redis_keys.outcomes,
+                redis_keys.replans,
+                redis_keys.planning,
             )
         ]
         operations: list[str] = []
@@ -138,8 +142,10 @@ class Twins:
             body: dict[str, Any] = {"kind": "k", "text": str(random.random())}
             if what == "migration":
                 body["outcome"] = random.choice(("", "committed"))
+            if what == "replan":
+                body["closed_ms"] = random.choice((None, 7))
             if what == "closed":
-                name = f"{random.choice(('migration', 'rebalance'))}:{name}"
+                name = f"{random.choice(('migration', 'rebalance', 'replan'))}:{name}"
             text = random.choice(("r1", "r2", "")) if what == "request" else json.dumps(body)
             operations += [what, name, text]
         newest = random.choice(("", "7-7", None))

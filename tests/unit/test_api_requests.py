@@ -314,6 +314,7 @@ def test_settings_are_kept_and_merged(plane: DataPlane, unmanaged: Served) -> No
         "query": "orders",
         "pinned": [1, 3],
         "excluded": [2],
+        "plans": [],
     }
     assert client.get(f"{BASE}/partitions/3").json()["pinned"] is True
     assert client.get(f"{BASE}/workers").json()["workers"][2]["excluded"] is True

@@ -97,7 +97,13 @@ def test_the_control_source_holds_the_claim(tmp_path: Path) -> None:
 
     def reader() -> ControlReader:
         return ControlReader(
-            query="orders", checkpoint=str(tmp_path), redis_url=None, first=first.to_text(), workers=2, tick_s=0.0
+            query="orders",
+            checkpoint=str(tmp_path),
+            redis_url=None,
+            first=first.to_text(),
+            workers=2,
+            streams=("A", "B"),
+            tick_s=0.0,
         )
 
     start = {"trimtab": {"epoch": 0, "digest": "", "tick": 0}}

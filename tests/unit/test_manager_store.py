@@ -419,7 +419,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         journal = LeaderJournal(store.client, "orders", one)
         write = written(decision=DECISION, alarms=(notice("x", kind="audit"),))
         await journal.write(write, 1)
-        await journal.write_snapshot("{}", Entries(), 1)
+        await journal.write_snapshot("{}", Entries(), "{}", 1)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert [each["text"] for each in await store.alarms("orders")] == ["x"]
@@ -428,7 +428,7 @@ def test_snapshot_decision_and_alarms_are_the_leaders_alone(server: EmbeddedRedi
         with pytest.raises(Fenced):
             await journal.write(replace(write, decision=replace(DECISION, code="idle")), 2)
         with pytest.raises(Fenced):
-            await journal.write_snapshot("[]", Entries(), 2)
+            await journal.write_snapshot("[]", Entries(), None, 2)
         assert plain.client.get(redis_keys.snapshot("orders")) == "{}"
         assert await store.decision("orders") == {**DECISION.to_json(), "at_ms": 1}
         assert len(await store.alarms("orders")) == 1
@@ -452,13 +452,13 @@ def test_the_history_goes_to_its_lists_and_the_first_forecast_stays(server: Embe
             coarse=replace(column, at_ms=3),
             outcomes=(OutcomeNote("forecast", "r", first), OutcomeNote("measured", "r", first)),
         )
-        await journal.write_snapshot("{}", entries, 1)
+        await journal.write_snapshot("{}", entries, None, 1)
         assert [row.batch for row in await store.batches("orders")] == [7]
         for step_s, at_ms in ((FINE_S, 2), (COARSE_S, 3)):
             columns = readable_columns(await store.column_texts("orders", step_s))
             assert [each.at_ms for each in columns] == [at_ms]
         again = (OutcomeNote("forecast", "r", second), OutcomeNote("measured", "r", second))
-        await journal.write_snapshot("{}", Entries(outcomes=again), 2)
+        await journal.write_snapshot("{}", Entries(outcomes=again), None, 2)
         found = (await store.outcomes("orders", ["r"]))["r"]
         assert (found["forecast"]["ratio_before"], found["measured"]["ratio_before"]) == (1.5, 1.6)
 
