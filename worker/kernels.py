@@ -165,6 +165,29 @@ def expire(lo: Any, group: Any, tail: int, head: int, gone: Any, never: int) -> 
 
 
 @njit(cache=True, nogil=True)
+def multiply_matches(slots: Any, following: Any, code: Any, shift: int, tail: int, new_code: Any, counts: Any) -> None:
+    """Multiply each count (floats: the product may be large) by the length of the code's chain."""
+    for i in range(new_code.size):
+        position = slots[_find(slots, code, new_code[i], shift)]
+        length = 0
+        while position >= tail:
+            length += 1
+            position = following[position]
+        counts[i] *= length
+
+
+@njit(cache=True, nogil=True)
+def has_live_before(lo: Any, group: Any, row: Any, tail: int, head: int, cut: Any, horizon: int, passed: Any) -> bool:
+    """Whether a row of a leaf, in the order of their numbers, is older than `cut` and live; not of passed groups."""
+    for position in range(tail, head):
+        if np.uint32(row[position] - cut) < np.uint32(2**31):
+            return False
+        if lo[position] >= horizon and not passed[group[position]]:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
 def order_by_chunk(row: Any, starts: Any) -> Any:
     """Sort references by the chunk that they point into (counting sort over ascending `starts`).
 

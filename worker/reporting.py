@@ -70,6 +70,7 @@ def worker_report(
         moves=outcome.moves,
         chosen=outcome.chosen,
         seen=counts.seen,
+        order=outcome.order,
     )
 
 
