@@ -23,8 +23,9 @@ from trimtab.epochs import Epoch
 from trimtab.evidence import Evidence
 from trimtab.keys import GROUP, timestamps_us
 from trimtab.moves import Answer
-from trimtab.plan_orders import PlanReport
+from trimtab.plan_orders import KeySample, PlanReport, StepCount
 from trimtab.reports import MoveReport
+from worker import sampling
 from worker.answers import answers
 from worker.buffers import Tuples
 from worker.durable import DurableState, Keys, Record, Role, is_aside
@@ -84,6 +85,8 @@ class BatchOutcome:
     """Rows that came in by partition group, late ones included."""
     moves: list[MoveReport] = field(default_factory=list)
     order: PlanReport | None = None
+    steps: list[StepCount] = field(default_factory=list)
+    keys: KeySample | None = None
     chosen: dict[str, Answer] = field(default_factory=dict)
     group_state_rows: npt.NDArray[np.int64] | None = None
     group_bytes: npt.NDArray[np.int64] | None = None
@@ -282,7 +285,11 @@ def _join(
         state.thaw()
         expired = engine.purge(horizon)
     with outcome.phase("replan"):
+        outcome.steps = engine.steps()
         planned.follow(engine, arrived.keys())
+    if (given.batch + given.worker) % sampling.EVERY == 0:
+        with outcome.phase("sample"):
+            outcome.keys = sampling.sample_of(engine)
     with outcome.phase("join"):
         census = state.census()
         outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows

@@ -278,6 +278,12 @@ class StateBuffer:
         """Multiply each count by the number of tuples here that have the code: what a join would look at."""
         kernels.multiply_matches(self.slots, self.following, self.code, self._shift, self.tail, codes, counts)
 
+    def sample_keys(self, zeros: int, horizon: Horizon) -> tuple[Int64s, Int64s]:
+        """Codes whose hash begins with so many zero bits, and the live tuples of each. Costs these, and no more."""
+        columns = self.code, self.lo, self.group, self.tail
+        codes, counts = kernels.sample_keys(self.slots, self.following, *columns, zeros, horizon.us, horizon.floors)
+        return codes, counts
+
     def has_live_before(self, cut: int, horizon_us: int, passed_over: Flags) -> bool:
         """Leaf: whether a row with a smaller number than `cut` is live, groups that are passed over apart."""
         columns = self.lo, self.group, self.refs[0], self.tail, self.head

@@ -19,12 +19,14 @@ import pyarrow as pa
 
 from plans.tree import Join, inner_states, parse_plan, states
 from trimtab import frames
+from trimtab.plan_orders import StepCount
 from worker.background import Pace, advance
 from worker.buffers import NEVER, Flags, Horizon, Int64s, Refs, StateBuffer, Tuples, concatenated
 from worker.lineage import Cuts, is_old
 from worker.load import GroupLoad
 from worker.migration import Migration
 from worker.payload import DurableKey, PayloadStore
+from worker.sampling import sample_of, sizes_of
 from worker.spec import JoinSpec, Saved, result_names
 from worker.states import Counted, States
 from worker.walks import Level, Segment, Streams, inputs, is_same, segments
@@ -133,7 +135,7 @@ class Engine(States):
             self.plan = target
         else:
             self.migration = Migration(self, self.plan, target, both_emit=both_emit)
-            self.migration.begin({})
+            self.migration.begin(sizes_of(sample_of(self), self.migration.growing))
 
     def stop_change(self) -> None:
         """Go on by the old plan."""
@@ -334,6 +336,20 @@ class Engine(States):
     def state_bytes(self) -> tuple[int, int]:
         """Bytes of columns and indexes, and of payload."""
         return sum(b.nbytes for b in self.buffers.values()), sum(s.nbytes for s in self.payload.values())
+
+    def steps(self) -> list[StepCount]:
+        """What the steps of the plan have handled: for each stream in the order in which it takes them."""
+        return [
+            StepCount(
+                stream=stream,
+                other=tuple(name for name in self.spec.names if name in other),
+                tuples=work.tuples,
+                candidates=work.candidates,
+                matched=work.matched,
+                passed=tuple(work.passed),
+            )
+            for (stream, other), work in self.counted.items()
+        ]
 
     def results(self, tuples: Sequence[Tuples], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Result rows with all payload columns, gathered once, in pieces of about a frame."""

@@ -177,6 +177,49 @@ def multiply_matches(slots: Any, following: Any, code: Any, shift: int, tail: in
 
 
 @njit(cache=True, nogil=True)
+def sample_keys(
+    slots: Any,
+    following: Any,
+    code: Any,
+    lo: Any,
+    group: Any,
+    tail: int,
+    zeros: int,
+    horizon: int,
+    floors: Any,
+) -> Any:
+    """Codes whose hash begins with so many zero bits, and how many live tuples each has.
+
+    They are at home in the first part of the table; one that is not in its home slot comes before the next empty one.
+    """
+    home = max(1, slots.size >> zeros)
+    codes = np.empty(64, np.int64)
+    counts = np.empty(64, np.int64)
+    found = 0
+    for slot in range(slots.size):
+        position = slots[slot]
+        if position < 0:
+            if slot >= home:
+                break
+            continue
+        if position < tail or (np.uint64(code[position]) * _MIX) >> np.uint64(64 - zeros) != 0:
+            continue
+        wanted = code[position]
+        live = 0
+        while position >= tail:
+            live += _is_live(lo, group, position, horizon, floors)
+            position = following[position]
+        if live > 0:
+            if found == codes.size:
+                codes = _grown(codes)
+                counts = _grown(counts)
+            codes[found] = wanted
+            counts[found] = live
+            found += 1
+    return codes[:found], counts[:found]
+
+
+@njit(cache=True, nogil=True)
 def has_live_before(lo: Any, group: Any, row: Any, tail: int, head: int, cut: Any, horizon: int, passed: Any) -> bool:
     """Whether a row of a leaf, in the order of their numbers, is older than `cut` and live; not of passed groups."""
     for position in range(tail, head):

@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plans.tree import Join, parse_plan
-from worker.buffers import Flags, StateBuffer, Tuples, concatenated
+from worker.buffers import GROWTH, Flags, StateBuffer, Tuples, concatenated
 from worker.lineage import Cuts, grown, may_satisfy
 from worker.load import GroupLoad
 from worker.spec import Saved
@@ -169,7 +169,9 @@ class Migration:
         ready = all(map(self.is_complete, each.inputs))
         if not ready and not self.both_emit:
             return
-        capacity = self.sizes.get(each.streams, 0)
+        # Room for what is expected, so that it need not be copied when it grows; but no more than the largest state has.
+        most = max(buffer.capacity for buffer in self.states.buffers.values())
+        capacity = min(int(self.sizes.get(each.streams, 0) * GROWTH), most)
         streams = tuple(name for name in self.states.spec.names if name in each.streams)
         self.states.buffers[each.streams] = StateBuffer.create(self.states.directory, streams, capacity)
         each.begun = True

@@ -71,6 +71,8 @@ def worker_report(
         chosen=outcome.chosen,
         seen=counts.seen,
         order=outcome.order,
+        steps=outcome.steps,
+        keys=outcome.keys,
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import WINDOW, Feed
+from tests.checkers.moving import go_on, open_some
 from tests.checkers.plan_changes import (
     Orders,
     Rule,
@@ -94,3 +95,32 @@ def test_plans_that_change_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyP
             rebuild, repeated, zombies = ([0] if luck.random() < 0.1 else [] for _ in range(3))
             changing.step(rows, watermark, rebuild=rebuild, repeated=repeated, zombies=zombies)
         results += compare(changing, steady)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 8))
+def test_groups_move_while_plans_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """By both protocols, there and back; results leave with the batches that they leave with where plans stay."""
+    luck = random.Random(1000 + seed)
+    names = "ABCD"[: luck.choice((3, 4))]
+    rules = random_rules(luck, names)
+    small_pieces(monkeypatch, luck)
+    plans = tuple(str(random_tree(luck, names)) for _ in range(3))
+    changing, steady = twins(tmp_path, names, plans, rules, stumbling_clock(luck))
+    orders, feed = Orders(changing, luck), Feed(seed, names, keys=6)
+    watermark, opened = 0, 0
+    for batch in range(24):
+        rows = feed.rows(per_stream=5)
+        if luck.random() < 0.8:
+            watermark = feed.watermark
+        if batch >= 3 and luck.random() < 0.8:
+            moves, owners = go_on(changing, luck)
+            opened = open_some(changing, luck, moves, opened)
+            changing.publish(list(moves.values()), owners, orders.next())
+            steady.publish(list(moves.values()), owners)
+        steady.step(rows, watermark)
+        with pytest.MonkeyPatch.context() as patch:
+            watch_states(patch, rules)
+            rebuild, repeated, zombies = (luck.sample(range(3), luck.choice((0, 0, 1))) for _ in range(3))
+            changing.step(rows, watermark, rebuild=rebuild, repeated=repeated, zombies=zombies)
+        compare(changing, steady)
+    assert opened > 2
