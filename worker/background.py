@@ -12,6 +12,7 @@ batch goes on where the one before has stopped, in whatever process it runs.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from worker import kernels
 from worker.buffers import Tuples
 from worker.lineage import may_satisfy
 from worker.migration import Growing, Migration
@@ -42,6 +44,17 @@ class Pace:
     @property
     def piece_ns(self) -> int:
         return max(PIECE_NS_MIN, self.budget_ns // PIECES)
+
+
+@functools.cache
+def prepare() -> None:
+    """Load the compiled kernels, once per process: else the first batch of a change would, and take longer for it."""
+    slots, following = np.full(2, kernels.EMPTY), np.zeros(1, np.int32)
+    times, counts = np.zeros(1, np.int64), np.ones(1)
+    groups, rows, passed = np.zeros(1, np.int16), np.zeros(1, np.uint32), np.zeros(1, np.bool_)
+    kernels.multiply_matches(slots, following, times, 63, 0, times, counts)
+    kernels.has_live_before(times, groups, rows, 0, 0, np.uint32(0), 0, passed)
+    kernels.live_positions(times, groups, 0, 0, 0, times)
 
 
 def advance(migration: Migration, pace: Pace) -> None:

@@ -169,7 +169,7 @@ class Migration:
         ready = all(map(self.is_complete, each.inputs))
         if not ready and not self.both_emit:
             return
-        # Room for what is expected, so that it need not be copied when it grows; but no more than the largest state has.
+        # Room for what is expected, so that it is not copied as it grows; but no more than the largest state has.
         most = max(buffer.capacity for buffer in self.states.buffers.values())
         capacity = min(int(self.sizes.get(each.streams, 0) * GROWTH), most)
         streams = tuple(name for name in self.states.spec.names if name in each.streams)
