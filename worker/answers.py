@@ -7,7 +7,7 @@ from trimtab.epochs import Epoch
 from trimtab.moves import Answer, ComputePartitionsToMove
 from worker.buffers import Int64s
 from worker.continuity import owned_groups
-from worker.engine import GroupLoad
+from worker.load import GroupLoad
 from worker.transfers import TransferStore
 
 

@@ -8,7 +8,7 @@ miss a partner that was purged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,14 +23,19 @@ from trimtab.epochs import Epoch
 from trimtab.evidence import Evidence
 from trimtab.keys import GROUP, timestamps_us
 from trimtab.moves import Answer
+from trimtab.plan_orders import KeySample, PlanReport, StepCount
 from trimtab.reports import MoveReport
+from worker import sampling
 from worker.answers import answers
 from worker.buffers import Tuples
 from worker.durable import DurableState, Keys, Record, Role, is_aside
-from worker.engine import Engine, GroupLoad, Track
+from worker.engine import Engine, Track
 from worker.joining import JoinState
 from worker.ledger import Ledger
+from worker.load import GroupLoad
+from worker.planning import PlanRecord, plan_to_build, report_of
 from worker.protocol import WorkerMoves, frozen_groups, tracked_roles
+from worker.replanning import follow
 from worker.resident import Residence, new_stamp
 from worker.spec import JoinSpec
 from worker.transfers import TransferStore
@@ -50,6 +55,8 @@ class BatchInput:
     frames: Iterable[tuple[str, bytes]]
     """Stream name and frame."""
     plan: str
+    clock: Callable[[], int] = time.perf_counter_ns
+    """Tells how long background work has taken."""
     rebuild: bool = False
     """Ignore the resident state: must change nothing but the time it takes."""
 
@@ -77,6 +84,9 @@ class BatchOutcome:
     arrived: npt.NDArray[np.int64] | None = None
     """Rows that came in by partition group, late ones included."""
     moves: list[MoveReport] = field(default_factory=list)
+    order: PlanReport | None = None
+    steps: list[StepCount] = field(default_factory=list)
+    keys: KeySample | None = None
     chosen: dict[str, Answer] = field(default_factory=dict)
     group_state_rows: npt.NDArray[np.int64] | None = None
     group_bytes: npt.NDArray[np.int64] | None = None
@@ -114,16 +124,21 @@ def run_batch(
                 engine = Engine.attach(spec, directory, saved)
                 outcome.hit = True
             else:
-                engine = _rebuilt(spec, directory, durable, record, given.plan)
+                engine = _rebuilt(spec, directory, durable, record, given)
                 outcome.hit = record is None
-        outcome.plan = str(engine.plan)
+        known = None if record is None else record.order
+        outcome.order = report_of(known, str(engine.plan) if record is None else record.plan)
         state = JoinState(engine)
-        witnessed = _join(state, given, _late_us(given, record), moves, ledger, durable, outcome, result_schema)
+        planned = _Planned(known, given)
+        witnessed = _join(
+            state, given, _late_us(given, record), moves, planned, ledger, durable, outcome, result_schema
+        )
+        outcome.plan = str(engine.plan)
         assert outcome.arrived is not None
         outcome.moves = moves.reports(outcome.arrived, state.load, witnessed)
         outcome.chosen = answers(given.epoch, given.worker, state.load, state.group_bytes(), transfers)
         with outcome.phase("state"):
-            durable.put_record(_record(given, stamp, moves, engine))
+            durable.put_record(_record(given, stamp, moves, planned.known, engine))
         with outcome.phase("publish"):
             # Row numbers that are about to run out are drawn anew by a rebuild.
             saved = None if engine.worn else engine.saved()
@@ -138,7 +153,20 @@ def run_batch(
     return outcome
 
 
-def _record(given: BatchInput, stamp: str, moves: WorkerMoves, engine: Engine) -> Record:
+class _Planned:
+    """The plan order of one worker in one batch."""
+
+    def __init__(self, known: PlanRecord | None, given: BatchInput) -> None:
+        self.known = known
+        self._given = given
+
+    def follow(self, engine: Engine, arrived: Set[str]) -> None:
+        given = self._given
+        order = given.epoch.order(given.worker)
+        self.known = follow(engine, self.known, order, given.batch, arrived, given.clock)
+
+
+def _record(given: BatchInput, stamp: str, moves: WorkerMoves, known: PlanRecord | None, engine: Engine) -> Record:
     return Record(
         batch=given.batch,
         stamp=stamp,
@@ -151,6 +179,7 @@ def _record(given: BatchInput, stamp: str, moves: WorkerMoves, engine: Engine) -
         owned=moves.owned,
         barriers={str(group): since for group, since in moves.barriers.items()},
         roles=moves.roles,
+        order=known,
     )
 
 
@@ -164,13 +193,17 @@ def _late_us(given: BatchInput, record: Record | None) -> int:
     return given.watermark_before_us()
 
 
-def _rebuilt(spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, plan: str) -> Engine:
-    """The engine as it was when the record was written.
+def _rebuilt(
+    spec: JoinSpec, directory: Path, durable: DurableState, record: Record | None, given: BatchInput
+) -> Engine:
+    """The engine as it was when the record was written, but for a plan that was changing: the new one is built whole.
 
     Rows that wait are not loaded: they were not joined. Groups that were frozen keep their own horizon. Rows of groups
     that left this worker stay behind their barrier, though a frame that has other groups' rows, too, still holds them.
     """
-    engine = Engine.create(spec, parse_plan(plan if record is None else record.plan, spec.names), directory)
+    known, running = (None, given.plan) if record is None else (record.order, record.plan)
+    plan = plan_to_build(known, given.epoch.order(given.worker), running, first=record is None)
+    engine = Engine.create(spec, parse_plan(plan, spec.names), directory)
     if record is not None:
         engine.frozen = frozen_groups(record.roles)
         barriers = np.zeros(spec.partitions, np.int64)
@@ -206,6 +239,7 @@ def _join(
     given: BatchInput,
     late_us: int,
     moves: WorkerMoves,
+    planned: _Planned,
     ledger: Ledger,
     durable: DurableState,
     outcome: BatchOutcome,
@@ -250,6 +284,13 @@ def _join(
     with outcome.phase("join"):
         state.thaw()
         expired = engine.purge(horizon)
+    with outcome.phase("replan"):
+        outcome.steps = engine.steps()
+        planned.follow(engine, arrived.keys())
+    if (given.batch + given.worker) % sampling.EVERY == 0:
+        with outcome.phase("sample"):
+            outcome.keys = sampling.sample_of(engine)
+    with outcome.phase("join"):
         census = state.census()
         outcome.state_rows, outcome.combined_rows = census.state_rows, census.combined_rows
         outcome.plan_states = census.states

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +100,26 @@ class Tuples:
         rows: Refs = self.refs[self.streams.index(stream)]
         return rows
 
+    def ordered(self, streams: tuple[str, ...]) -> Tuples:
+        """The same with references in another order of streams."""
+        if streams == self.streams:
+            return self
+        order = [self.streams.index(stream) for stream in streams]
+        return Tuples(streams, self.code, self.lo, self.hi, self.group, self.refs[order])
+
+
+def concatenated(parts: Sequence[Tuples]) -> Tuples:
+    """Runs of tuples of one state as one."""
+    streams = parts[0].streams
+    return Tuples(
+        streams,
+        np.concatenate([part.code for part in parts]),
+        np.concatenate([part.lo for part in parts]),
+        np.concatenate([part.hi for part in parts]),
+        np.concatenate([part.group for part in parts]),
+        np.concatenate([part.ordered(streams).refs for part in parts], axis=1),
+    )
+
 
 class StateBuffer:
     """Columns of one state: appended in arrival order, probed from new to old, purged from the old end."""
@@ -119,6 +139,8 @@ class StateBuffer:
         self.capacity = capacity
         self.head = 0
         self.tail = 0
+        self.mark: int | None = None
+        """A position that stays with its tuple when room is made: where somebody has read to (worker.background)."""
 
     @classmethod
     def create(cls, directory: Path, streams: tuple[str, ...], capacity: int = MIN_CAPACITY) -> StateBuffer:
@@ -132,6 +154,7 @@ class StateBuffer:
         buffer = cls(directory, tuple(saved["streams"]), saved["generation"], saved["capacity"])
         buffer.head = saved["head"]
         buffer.tail = saved["tail"]
+        buffer.mark = saved["mark"]
         buffer._map(new=False)
         return buffer
 
@@ -143,6 +166,7 @@ class StateBuffer:
             "capacity": self.capacity,
             "head": self.head,
             "tail": self.tail,
+            "mark": self.mark,
         }
 
     @property
@@ -214,6 +238,11 @@ class StateBuffer:
         self.tail = kernels.advance_tail(self.lo, self.group, self.tail, self.head, horizon.us, horizon.floors)
 
     @property
+    def size(self) -> int:
+        """Tuples, some of which may have expired."""
+        return self.head - self.tail
+
+    @property
     def full_share(self) -> float:
         return self.head / self.capacity
 
@@ -223,7 +252,12 @@ class StateBuffer:
 
     def live(self, horizon: Horizon) -> Tuples:
         """Copies of the live tuples in arrival order."""
-        return self.at(kernels.live_positions(self.lo, self.group, self.tail, self.head, horizon.us, horizon.floors))
+        return self.at(self.live_positions(self.tail, self.head, horizon))
+
+    def live_positions(self, start: int, end: int, horizon: Horizon) -> Int32s:
+        """Of the tuples from one position to another those that are live, in arrival order."""
+        positions: Int32s = kernels.live_positions(self.lo, self.group, start, end, horizon.us, horizon.floors)
+        return positions
 
     def live_of(self, wanted: Flags, horizon: Horizon) -> Tuples:
         """Copies of the live tuples of some groups in arrival order."""
@@ -240,6 +274,21 @@ class StateBuffer:
         columns = self.lo, self.group, self.tail, self.head
         return int(kernels.count_live(*columns, horizon.us, horizon.floors, counts))
 
+    def multiply_matches(self, codes: Int64s, counts: npt.NDArray[np.float64]) -> None:
+        """Multiply each count by the number of tuples here that have the code: what a join would look at."""
+        kernels.multiply_matches(self.slots, self.following, self.code, self._shift, self.tail, codes, counts)
+
+    def sample_keys(self, zeros: int, horizon: Horizon) -> tuple[Int64s, Int64s]:
+        """Codes whose hash begins with so many zero bits, and the live tuples of each. Costs these, and no more."""
+        columns = self.code, self.lo, self.group, self.tail
+        codes, counts = kernels.sample_keys(self.slots, self.following, *columns, zeros, horizon.us, horizon.floors)
+        return codes, counts
+
+    def has_live_before(self, cut: int, horizon_us: int, passed_over: Flags) -> bool:
+        """Leaf: whether a row with a smaller number than `cut` is live, groups that are passed over apart."""
+        columns = self.lo, self.group, self.refs[0], self.tail, self.head
+        return bool(kernels.has_live_before(*columns, np.uint32(cut & 0xFFFFFFFF), horizon_us, passed_over))
+
     def close(self) -> None:
         """Unmap, so that the file's space can go as soon as its name does."""
         self.code = self.lo = self.hi = np.empty(0, np.int64)
@@ -247,6 +296,11 @@ class StateBuffer:
         self.refs = np.empty((0, 0), np.uint32)
         self.following = self.slots = np.empty(0, np.int32)
         del self._memory
+
+    def drop(self) -> None:
+        """Unmap, and remove the file."""
+        self.close()
+        self.path.unlink(missing_ok=True)
 
     def at(self, positions: Int32s) -> Tuples:
         """Copies of the tuples at some positions."""
@@ -260,7 +314,10 @@ class StateBuffer:
         )
 
     def _make_room(self, count: int, horizon: Horizon) -> None:
-        kept = self.live(horizon)
+        positions = self.live_positions(self.tail, self.head, horizon)
+        if self.mark is not None:
+            self.mark = int(np.searchsorted(positions, self.mark))
+        kept = self.at(positions)
         needed = len(kept) + count
         capacity = self.capacity
         if needed > capacity * FULL_SHARE:

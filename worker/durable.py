@@ -14,6 +14,7 @@ from trimtab.errors import CorruptState
 from trimtab.evidence import Tally, parse_tally
 from trimtab.moves import Kind, Move, RoleState, Side
 from worker.payload import DurableKey
+from worker.planning import PlanRecord, parse_plan_record
 
 RECORD_FORMAT: Final = 3
 FRAMES_PER_STREAM_MAX: Final = 100_000
@@ -103,6 +104,7 @@ class Record:
     horizon_us: int
     """watermark - window: what begins before it has expired, but for frozen groups (`Role.horizon_us`)."""
     plan: str
+    """The one that runs; while it changes, the former one."""
     groups: list[int]
     """The partition groups that this worker has a part in."""
     owned: list[int]
@@ -110,6 +112,8 @@ class Record:
     barriers: dict[str, int] = field(default_factory=dict)
     """Group -> batch: rows of the group from before have left this worker, and a rebuild must not bring them back."""
     roles: list[Role] = field(default_factory=list)
+    order: PlanRecord | None = None
+    """The plan order that this worker knows, if it ever had one."""
 
     def to_text(self) -> str:
         return json.dumps({"format": RECORD_FORMAT, **asdict(self)}, separators=(",", ":"))
@@ -121,7 +125,9 @@ def parse_record(text: str) -> Record:
         raise CorruptState(f"the state store holds a record of another format than {RECORD_FORMAT}: {text[:200]}")
     try:
         roles: list[dict[str, Any]] = body.pop("roles")
-        return Record(**body, roles=list(map(parse_role, roles)))
+        order = body.pop("order", None)
+        known = None if order is None else parse_plan_record(order)
+        return Record(**body, roles=list(map(parse_role, roles)), order=known)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptState(f"the state store holds a record that cannot be read ({error}): {text[:200]}") from error
 

@@ -16,32 +16,23 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from plans.tree import Join, inner_states, parse_plan, path, states
-from trimtab import conditions, frames
-from trimtab.keys import GROUP, codes, timestamps_us
-from worker.buffers import NEVER, Flags, Horizon, Int64s, Refs, StateBuffer, Tuples, flags_of
+from plans.tree import Join, inner_states, parse_plan, states
+from trimtab import frames
+from trimtab.plan_orders import StepCount
+from worker.background import Pace, advance
+from worker.buffers import NEVER, Flags, Horizon, Int64s, Refs, StateBuffer, Tuples, concatenated
+from worker.lineage import Cuts, is_old
+from worker.load import GroupLoad
+from worker.migration import Migration
 from worker.payload import DurableKey, PayloadStore
-from worker.spec import ConditionSpec, JoinSpec, Saved, result_names
+from worker.sampling import sample_of, sizes_of
+from worker.spec import JoinSpec, Saved, result_names
+from worker.states import Counted, States
+from worker.walks import Level, Segment, Streams, inputs, is_same, segments
 
 ROWS_TOLD_APART: Final = 2**30
 """Of the numbers from the oldest row on; half of it would do, and a batch adds some."""
-
-
-@dataclass
-class GroupLoad:
-    """What each partition group cost in one batch."""
-
-    rows: Int64s
-    probes: Int64s
-    results: Int64s
-    suppressed: Int64s
-    """All-new combinations that the root left out, because the receiver of a duplicated group has them."""
-
-    @classmethod
-    def zero(cls, partitions: int) -> GroupLoad:
-        return cls(*(np.zeros(partitions, np.int64) for _ in range(4)))
 
 
 @dataclass
@@ -79,49 +70,40 @@ class Census:
 
 
 @dataclass
-class Condition:
-    """A condition over several streams, ready to be evaluated."""
+class Engine(States):
+    """The join state of one worker and the plan that runs over it; while it changes, two plans (worker.migration)."""
 
-    spec: ConditionSpec
-    tree: Any
-
-
-@dataclass
-class Engine:
-    """The join state of one worker and the plan that runs over it."""
-
-    spec: JoinSpec
-    plan: Join
-    directory: Path
-    payload: dict[str, PayloadStore] = field(default_factory=dict)
-    buffers: dict[tuple[str, ...], StateBuffer] = field(default_factory=dict)
-    horizon: int = NEVER
-    """Tuples that begin before this have expired: watermark - window."""
-    frozen: dict[int, int] = field(default_factory=dict)
-    """Groups of which nothing expires, and what their horizon was when they were frozen."""
+    plan: Join = field(kw_only=True)
+    """The plan that all results can be made by."""
+    migration: Migration | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
     """By move."""
 
     def __post_init__(self) -> None:
-        self.conditions = [Condition(c, conditions.from_json(c.tree)) for c in self.spec.conditions]
+        super().__post_init__()
+        self.counted: Counted = {}
+        """What each step of the plan has handled since this object was made."""
+        self._segments: dict[str, list[Segment]] = {}
 
     @classmethod
     def create(cls, spec: JoinSpec, plan: Join, directory: Path) -> Engine:
-        engine = cls(spec, plan, directory)
-        engine.payload = {name: PayloadStore(directory, name, spec.partitions) for name in spec.names}
-        engine.buffers = {streams: StateBuffer.create(directory, streams) for streams in states(plan)}
+        engine = cls(spec, directory, plan=plan)
+        engine.payload |= {name: PayloadStore(directory, name, spec.partitions) for name in spec.names}
+        engine.buffers = {frozenset(streams): StateBuffer.create(directory, streams) for streams in states(plan)}
         return engine
 
     @classmethod
     def attach(cls, spec: JoinSpec, directory: Path, saved: Saved) -> Engine:
-        engine = cls(spec, parse_plan(saved["plan"], spec.names), directory, horizon=saved["horizon"])
+        engine = cls(spec, directory, plan=parse_plan(saved["plan"], spec.names), horizon=saved["horizon"])
         engine.frozen = {int(group): horizon for group, horizon in saved["frozen"].items()}
         stores = [PayloadStore.attach(directory, entry, spec.partitions) for entry in saved["payload"]]
-        engine.payload = {store.stream: store for store in stores}
+        engine.payload |= {store.stream: store for store in stores}
         buffers = [StateBuffer.attach(directory, entry) for entry in saved["buffers"]]
-        engine.buffers = {buffer.streams: buffer for buffer in buffers}
+        engine.buffers = {frozenset(buffer.streams): buffer for buffer in buffers}
         for move, (groups, first_new) in saved["tracks"].items():
             engine.tracks[move] = Track(engine.flags(groups), first_new)
+        if saved["migration"] is not None:
+            engine.migration = Migration.attach(engine, engine.plan, saved["migration"])
         return engine
 
     def saved(self) -> Saved:
@@ -134,6 +116,7 @@ class Engine:
             "tracks": {
                 move: [np.flatnonzero(track.groups).tolist(), track.first_new] for move, track in self.tracks.items()
             },
+            "migration": None if self.migration is None else self.migration.saved(),
         }
 
     def close(self) -> None:
@@ -143,10 +126,37 @@ class Engine:
             store.close()
         self.payload.clear()
 
-    @property
-    def limit(self) -> Horizon:
-        """Where tuples expire, those of frozen groups later than others."""
-        return Horizon.of(self.horizon, self.frozen, self.spec.partitions)
+    # -- from one plan to another
+
+    def start_change(self, target: Join, *, both_emit: bool) -> None:
+        """Begin to come to another plan; what was being built for one before is dropped."""
+        self.stop_change()
+        if is_same(self.plan, target):
+            self.plan = target
+        else:
+            self.migration = Migration(self, self.plan, target, both_emit=both_emit)
+            self.migration.begin(sizes_of(sample_of(self), self.migration.growing))
+
+    def stop_change(self) -> None:
+        """Go on by the old plan."""
+        if self.migration is not None:
+            self.migration.abandon()
+            self._change_is_over(self.plan)
+
+    def go_on(self, pace: Pace | None) -> None:
+        """Do what is due of a change at the end of a batch: within a budget, or only what nobody else would do."""
+        if self.migration is None:
+            return
+        self.migration.expire_entries()
+        if pace is not None:
+            advance(self.migration, pace)
+        if self.migration.is_over:
+            self.migration.settle()
+            self._change_is_over(self.migration.target)
+
+    def _change_is_over(self, plan: Join) -> None:
+        self.plan, self.migration = plan, None
+        self._segments.clear()
 
     def load_rows(self, stream: str, batch: pa.RecordBatch, frame: pa.Buffer, durable: DurableKey) -> Tuples:
         """Take a batch's rows of one stream into the payload; returns them as tuples, not yet in any state."""
@@ -155,27 +165,29 @@ class Engine:
         tuples.refs[0] = self.payload[stream].append(frame, int(tuples.hi.max()), durable, frozen_us)
         return tuples
 
-    def tuples_of(self, stream: str, batch: pa.RecordBatch) -> Tuples:
-        """Rows as tuples that refer to nothing yet."""
-        spec = self.spec.stream(stream)
-        times = timestamps_us(batch.column(spec.time))
-        group = batch.column(GROUP).to_numpy(zero_copy_only=False)
-        refs = np.zeros((1, times.size), np.uint32)
-        return Tuples((stream,), codes(batch, spec.key), times, times, group, refs)
-
     def insert(self, new: Tuples, load: GroupLoad) -> Tuples:
         """Join new rows of one stream with all that came before them; returns the results as tuples."""
-        own = new.streams
+        (stream,) = new.streams
         load.rows += np.bincount(new.group, minlength=self.spec.partitions)
         moving = new
-        for step in path(self.plan, own[0]):
-            moving = self._joined(moving, self.buffers[step.other], load.probes)
-            if step.keep is not None:
-                self._keep(step.keep, moving)
-        self.buffers[own].append(new, self.limit)
+        for segment in self._way(stream):
+            if segment.new:
+                assert self.migration is not None
+                moving = self.migration.through(segment, moving, load, self.counted)
+            else:
+                moving = self.climb(moving, segment.old[0], load.probes, self.counted)
+            if len(segment.streams) < len(self.spec.streams):
+                self.keep(moving)
+        self.leaf(stream).append(new, self.limit)
         moving = self._without_all_new(moving, load.suppressed)
         load.results += np.bincount(moving.group, minlength=self.spec.partitions)
         return moving
+
+    def _way(self, stream: str) -> list[Segment]:
+        if stream not in self._segments:
+            target = None if self.migration is None else self.migration.target
+            self._segments[stream] = segments(self.plan, target, stream)
+        return self._segments[stream]
 
     def restore(self, rows: Iterable[Tuples], horizon: int) -> None:
         """Fill all states from leaf rows: what a rebuild does after it has loaded the durable state."""
@@ -184,9 +196,9 @@ class Engine:
         limits = limit.by_group(self.spec.partitions)
         for tuples in rows:
             live = tuples.take(np.flatnonzero(tuples.lo >= limits[tuples.group]))
-            self.buffers[tuples.streams].append(live, limit)
-        for node in inner_states(self.plan):
-            self._recompute(node, self.buffers[node.inputs[0].streams].live(limit))
+            self.keep(live)
+        for _, (first, *others) in self._filled():
+            self._fill(self.buffers[first].live(limit), others)
 
     def purge(self, horizon: int) -> list[DurableKey]:
         """Let expired tuples go: those that begin before `horizon` (a tuple is live while watermark - lo <= window).
@@ -228,12 +240,12 @@ class Engine:
         A row from the far future keeps its chunk for as long, and so does a parallel track that nobody closes.
         """
         first = {name: store.first_row for name, store in self.payload.items()}
-        for track in self.tracks.values():
-            first = {name: min(row, track.first_new[name]) for name, row in first.items()}
+        for marks in (*(track.first_new for track in self.tracks.values()), self._cuts()):
+            first = {name: min(row, marks.get(name, row)) for name, row in first.items()}
         return any(store.next_row - first[name] >= ROWS_TOLD_APART for name, store in self.payload.items())
 
-    def flags(self, groups: Iterable[int]) -> Flags:
-        return flags_of(groups, self.spec.partitions)
+    def _cuts(self) -> Cuts:
+        return {} if self.migration is None else self.migration.oldest_cut
 
     def expire(self, groups: Iterable[int]) -> None:
         """Drop some groups from every state."""
@@ -249,17 +261,20 @@ class Engine:
 
     def track(self, move: str, groups: Iterable[int]) -> None:
         """Rows of these groups that come from now on are new."""
-        self.tracks[move] = Track(self.flags(groups), {name: store.next_row for name, store in self.payload.items()})
+        self.tracks[move] = Track(self.flags(groups), self.next_rows)
 
     def export(self, groups: Iterable[int]) -> Exported:
-        """Every live state of some groups (PTLB/MSLB section 4.2, step 6)."""
+        """Every live state of some groups (PTLB/MSLB section 4.2, step 6), as far as it is complete: the receiver
+        computes the others."""
         wanted, limit = self.flags(groups), self.limit
         rows: dict[str, Tuples] = {}
         leaves: dict[str, list[pa.RecordBatch]] = {}
         combined: dict[tuple[str, ...], Refs] = {}
         # Leaves first, as `buffers` has them, so that what lies above can point to them.
-        for streams, buffer in self.buffers.items():
-            found = buffer.live_of(wanted, limit)
+        for known, buffer in self.buffers.items():
+            if self.migration is not None and not self.migration.is_complete(known):
+                continue
+            streams, found = buffer.streams, buffer.live_of(wanted, limit)
             if len(found) == 0:
                 continue
             if buffer.is_leaf:
@@ -278,17 +293,27 @@ class Engine:
         """
         rows: dict[str, Tuples] = {}
         for tuples in leaves:
-            self.buffers[tuples.streams].append(tuples, self.limit)
+            self.keep(tuples)
             stream = tuples.streams[0]
             rows[stream] = concatenated([rows[stream], tuples]) if stream in rows else tuples
         matching = {frozenset(streams): (streams, places) for streams, places in combined.items()}
-        taken: dict[tuple[str, ...], Tuples] = {(stream,): tuples for stream, tuples in rows.items()}
-        for node in inner_states(self.plan):
-            found = matching.get(frozenset(node.streams))
-            if found is not None and all(stream in rows for stream in node.streams):
-                taken[node.streams] = self._keep(node.streams, _combined(*found, rows))
-            elif node.inputs[0].streams in taken:
-                taken[node.streams] = self._recompute(node, taken[node.inputs[0].streams])
+        taken = {frozenset((stream,)): tuples for stream, tuples in rows.items()}
+        for streams, (first, *others) in self._filled():
+            found = matching.get(streams)
+            if found is not None and streams <= rows.keys():
+                taken[streams] = self.keep(_combined(*found, rows))
+            elif first in taken:
+                taken[streams] = self._fill(taken[first], others)
+
+    def _filled(self) -> list[tuple[Streams, tuple[Streams, ...]]]:
+        """States above the leaves that take what comes, and their inputs, from the bottom up."""
+        own = [(frozenset(node.streams), inputs(node)) for node in inner_states(self.plan)]
+        return own if self.migration is None else own + self.migration.filled
+
+    def _fill(self, first: Tuples, others: Sequence[Streams]) -> Tuples:
+        """Join tuples of a state's first input with the states of its others, and keep the outcome."""
+        streams = frozenset(first.streams).union(*others)
+        return self.keep(self.climb(first, Level(streams, tuple(others)), self.no_load()))
 
     def census(self) -> Census:
         """Count what is live, in one pass over every state."""
@@ -296,7 +321,8 @@ class Engine:
         group_rows, group_bytes = np.zeros(partitions, np.int64), np.zeros(partitions, np.float64)
         totals = {True: 0, False: 0}
         states: dict[str, int] = {}
-        for streams, buffer in self.buffers.items():
+        for buffer in self.buffers.values():
+            streams = buffer.streams
             counts = np.zeros(partitions, np.int64)
             live = states[" ".join(streams)] = buffer.count_live(limit, counts)
             totals[buffer.is_leaf] += live
@@ -311,6 +337,20 @@ class Engine:
         """Bytes of columns and indexes, and of payload."""
         return sum(b.nbytes for b in self.buffers.values()), sum(s.nbytes for s in self.payload.values())
 
+    def steps(self) -> list[StepCount]:
+        """What the steps of the plan have handled: for each stream in the order in which it takes them."""
+        return [
+            StepCount(
+                stream=stream,
+                other=tuple(name for name in self.spec.names if name in other),
+                tuples=work.tuples,
+                candidates=work.candidates,
+                matched=work.matched,
+                passed=tuple(work.passed),
+            )
+            for (stream, other), work in self.counted.items()
+        ]
+
     def results(self, tuples: Sequence[Tuples], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Result rows with all payload columns, gathered once, in pieces of about a frame."""
         refs = {name: np.concatenate([t.ref(name) for t in tuples]) for name in self.spec.names}
@@ -324,19 +364,6 @@ class Engine:
                 arrays += self.payload[stream.name].gather(refs[stream.name][start : start + size], stream.columns)
             yield pa.RecordBatch.from_arrays(arrays, names=result_names(self.spec)).cast(schema)
 
-    def _recompute(self, node: Join, first: Tuples) -> Tuples:
-        """Join tuples of a node's first input with the states of its others, and keep the outcome."""
-        ignored = np.zeros(self.spec.partitions, np.int64)
-        for other in node.inputs[1:]:
-            first = self._joined(first, self.buffers[other.streams], ignored)
-        return self._keep(node.streams, first)
-
-    def _keep(self, streams: tuple[str, ...], tuples: Tuples) -> Tuples:
-        order = [tuples.streams.index(stream) for stream in streams]
-        tuples = Tuples(streams, tuples.code, tuples.lo, tuples.hi, tuples.group, tuples.refs[order])
-        self.buffers[streams].append(tuples, self.limit)
-        return tuples
-
     def _without_all_new(self, results: Tuples, suppressed: Int64s) -> Tuples:
         """Leave out what the receiver of a duplicated group finds too: combinations of new rows only.
 
@@ -348,54 +375,11 @@ class Engine:
                 break
             all_new = track.groups[results.group]
             for stream in results.streams:
-                # Numbers are kept modulo 2**32; the distance tells which side of the first new one a row is on.
-                distance = results.ref(stream) - np.uint32(track.first_new[stream] & 0xFFFFFFFF)
-                all_new &= distance < np.uint32(2**31)
+                all_new &= ~is_old(results.ref(stream), track.first_new[stream])
             if all_new.any():
                 suppressed += np.bincount(results.group[all_new], minlength=self.spec.partitions)
                 results = results.take(np.flatnonzero(~all_new))
         return results
-
-    def _joined(self, new: Tuples, buffer: StateBuffer, work: Int64s) -> Tuples:
-        left, right = buffer.probe(new, self.spec.window_us, work)
-        joined = buffer.joined(new, left, right)
-        joined = self._with_equal_keys(joined, new.streams[0], buffer.streams[0])
-        for condition in self.conditions:
-            wanted = condition.spec.streams
-            if wanted <= set(joined.streams) and not wanted <= set(new.streams) and not wanted <= set(buffer.streams):
-                joined = self._where(joined, condition)
-        return joined
-
-    def _with_equal_keys(self, joined: Tuples, left: str, right: str) -> Tuples:
-        compared = [self.spec.stream(name).key.compared for name in (left, right)]
-        if compared[0] is None or compared[1] is None or len(joined) == 0:
-            return joined
-        (left_key,) = self.payload[left].gather(joined.ref(left), [compared[0]])
-        (right_key,) = self.payload[right].gather(joined.ref(right), [compared[1]])
-        equal = pc.equal(left_key, right_key)
-        return joined if pc.all(equal).as_py() else joined.take(_true_positions(equal))
-
-    def _where(self, joined: Tuples, condition: Condition) -> Tuples:
-        if len(joined) == 0:
-            return joined
-        columns: dict[tuple[str, str], pa.Array] = {}
-        for stream in sorted(condition.spec.streams):
-            names = [column for owner, column in condition.spec.columns if owner == stream]
-            arrays = self.payload[stream].gather(joined.ref(stream), names)
-            columns |= {(stream, name): array for name, array in zip(names, arrays, strict=True)}
-        return joined.take(_true_positions(conditions.mask(condition.tree, columns)))
-
-
-def concatenated(parts: Sequence[Tuples]) -> Tuples:
-    """Runs of tuples of one state as one."""
-    return Tuples(
-        parts[0].streams,
-        np.concatenate([part.code for part in parts]),
-        np.concatenate([part.lo for part in parts]),
-        np.concatenate([part.hi for part in parts]),
-        np.concatenate([part.group for part in parts]),
-        np.concatenate([part.refs for part in parts], axis=1),
-    )
 
 
 def _combined(streams: tuple[str, ...], places: Refs, rows: Mapping[str, Tuples]) -> Tuples:
@@ -409,7 +393,3 @@ def _combined(streams: tuple[str, ...], places: Refs, rows: Mapping[str, Tuples]
         parts[0].group,
         np.stack([part.refs[0] for part in parts]),
     )
-
-
-def _true_positions(mask: pa.Array) -> Int64s:
-    return np.flatnonzero(mask.to_numpy(zero_copy_only=False))

@@ -14,7 +14,8 @@ from trimtab import frames
 from trimtab.evidence import NOTHING, Tally, group_digests
 from worker import kernels
 from worker.buffers import Int64s, Refs, Tuples
-from worker.engine import Census, Engine, GroupLoad
+from worker.engine import Census, Engine
+from worker.load import GroupLoad
 from worker.movable import ExportedGroups, FiledRows
 
 

@@ -165,6 +165,72 @@ def expire(lo: Any, group: Any, tail: int, head: int, gone: Any, never: int) -> 
 
 
 @njit(cache=True, nogil=True)
+def multiply_matches(slots: Any, following: Any, code: Any, shift: int, tail: int, new_code: Any, counts: Any) -> None:
+    """Multiply each count (floats: the product may be large) by the length of the code's chain."""
+    for i in range(new_code.size):
+        position = slots[_find(slots, code, new_code[i], shift)]
+        length = 0
+        while position >= tail:
+            length += 1
+            position = following[position]
+        counts[i] *= length
+
+
+@njit(cache=True, nogil=True)
+def sample_keys(
+    slots: Any,
+    following: Any,
+    code: Any,
+    lo: Any,
+    group: Any,
+    tail: int,
+    zeros: int,
+    horizon: int,
+    floors: Any,
+) -> Any:
+    """Codes whose hash begins with so many zero bits, and how many live tuples each has.
+
+    They are at home in the first part of the table; one that is not in its home slot comes before the next empty one.
+    """
+    home = max(1, slots.size >> zeros)
+    codes = np.empty(64, np.int64)
+    counts = np.empty(64, np.int64)
+    found = 0
+    for slot in range(slots.size):
+        position = slots[slot]
+        if position < 0:
+            if slot >= home:
+                break
+            continue
+        if position < tail or (np.uint64(code[position]) * _MIX) >> np.uint64(64 - zeros) != 0:
+            continue
+        wanted = code[position]
+        live = 0
+        while position >= tail:
+            live += _is_live(lo, group, position, horizon, floors)
+            position = following[position]
+        if live > 0:
+            if found == codes.size:
+                codes = _grown(codes)
+                counts = _grown(counts)
+            codes[found] = wanted
+            counts[found] = live
+            found += 1
+    return codes[:found], counts[:found]
+
+
+@njit(cache=True, nogil=True)
+def has_live_before(lo: Any, group: Any, row: Any, tail: int, head: int, cut: Any, horizon: int, passed: Any) -> bool:
+    """Whether a row of a leaf, in the order of their numbers, is older than `cut` and live; not of passed groups."""
+    for position in range(tail, head):
+        if np.uint32(row[position] - cut) < np.uint32(2**31):
+            return False
+        if lo[position] >= horizon and not passed[group[position]]:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
 def order_by_chunk(row: Any, starts: Any) -> Any:
     """Sort references by the chunk that they point into (counting sort over ascending `starts`).
 

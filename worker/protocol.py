@@ -27,7 +27,7 @@ from trimtab.reports import MoveReport
 from worker.buffers import Int64s, flags_of
 from worker.continuity import check_continuity, owned_groups
 from worker.durable import Frames, Keys, Record, Role
-from worker.engine import GroupLoad
+from worker.load import GroupLoad
 from worker.movable import FiledRows, MovableState
 from worker.package import BYTES_MAX, Package, digest_text, pack
 from worker.payload import DurableKey

@@ -70,6 +70,9 @@ def worker_report(
         moves=outcome.moves,
         chosen=outcome.chosen,
         seen=counts.seen,
+        order=outcome.order,
+        steps=outcome.steps,
+        keys=outcome.keys,
     )
 
 

@@ -30,7 +30,7 @@ from trimtab.errors import CorruptState
 from trimtab.reports import WorkerReport
 from trimtab.spark_task import batch_identity, check_version, settle
 from trimtab.store import Store
-from worker import witness
+from worker import background, witness
 from worker.arriving import SCHEMA, SplitCounts, read_rows
 from worker.batch import BatchInput, run_batch
 from worker.durable import Record, parse_record
@@ -123,6 +123,7 @@ class JoinWorker(StatefulProcessor):
             attempt = self._attempt(context, cpu_ns)
             reporter(task.redis_url).send(worker_report(attempt, given, outcome, counts, self._emitted))
         witness.prepare()
+        background.prepare()
         settle()
 
     def close(self) -> None:

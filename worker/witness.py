@@ -177,8 +177,9 @@ def _tallies(
     groups = np.arange(partitions)
     codes = np.array(sorted({key.code for key in keys}), np.int64)
     rows: dict[str, Tuples] = {}
-    for streams, buffer in engine.buffers.items():
+    for buffer in engine.buffers.values():
         if buffer.is_leaf:
+            (stream,) = buffer.streams
             positions = kernels.tally_leaf(
                 buffer.code,
                 buffer.lo,
@@ -187,15 +188,15 @@ def _tallies(
                 buffer.tail,
                 buffer.head,
                 watched,
-                state.boundaries[streams[0]].astype(np.uint32),
+                state.boundaries[stream].astype(np.uint32),
                 state.kept_since,
                 after,
-                evidence.group_digests(streams[0], groups),
+                evidence.group_digests(stream, groups),
                 codes,
                 counts,
                 digests,
             )
-            rows[streams[0]] = buffer.at(positions)
+            rows[stream] = buffer.at(positions)
     return counts, digests, rows
 
 
@@ -283,7 +284,7 @@ def _equal_keys(engine: Engine, rows: Sequence[Tuples], places: Sequence[npt.NDA
 
 def _meeting_conditions(engine: Engine, refs: dict[str, Refs]) -> Tally:
     count = next(iter(refs.values())).size
-    for condition in engine.conditions:
+    for condition in engine.joiner.conditions:
         if count == 0:
             return NOTHING
         columns: dict[tuple[str, str], pa.Array] = {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from trimtab.errors import CorruptState
 from trimtab.evidence import Evidence, Seen, Tally
 from trimtab.keys import GROUP, KeySpec
 from trimtab.moves import Kind, Move, Way
+from trimtab.plan_orders import PlanOrder
 from trimtab.reports import MoveReport
 from worker import reference
 from worker.batch import BatchInput, BatchOutcome, run_batch
@@ -101,15 +103,22 @@ class Cluster:
         """Whether every batch is compared with its twin: not where workers are damaged on purpose."""
         self.order: list[int] | None = None
         """In which order the workers run, where a step does not say."""
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        """Tells workers how long background work takes."""
         self.seen: dict[int, Seen] = {}
         """What split tasks saw of moving groups in the last batch."""
 
-    def publish(self, moves: Sequence[Move], owners: Mapping[int, int] | None = None) -> None:
-        """The next epoch, to be bound with the next batch."""
+    def publish(
+        self,
+        moves: Sequence[Move],
+        owners: Mapping[int, int] | None = None,
+        plans: Sequence[PlanOrder] | None = None,
+    ) -> None:
+        """The next epoch, to be bound with the next batch. Plan orders stay where none are given."""
         table = list(self.epoch.owners)
         for group, owner in (owners or {}).items():
             table[group] = owner
-        self.epoch = self.epoch.successor(table, moves=moves)
+        self.epoch = self.epoch.successor(table, moves=moves, plans=plans)
 
     def move(self, name: str, kind: str, groups: Sequence[int], sender: int, receiver: int) -> Move:
         """A move that the next epoch opens."""
@@ -147,7 +156,7 @@ class Cluster:
             outcome = self._run(worker, self.durable[worker], rows, routes, watermark, rebuild)
             if self.checking:
                 self._check_twin(self._view(outcome, self.durable[worker]), twin, worker)
-            self.got += self._ids(outcome)
+            self.got += self.ids(outcome)
             outcomes[worker] = outcome
         for worker, durable in given_up.items():
             self._run(worker, durable, rows, routes, watermark, rebuild)
@@ -187,7 +196,7 @@ class Cluster:
                 seen[group] = seen.get(group, Seen()) + counted
         return seen
 
-    def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
+    def ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         for piece in outcome.pieces:
             yield from zip(*(piece.column(f"{name}_id").to_pylist() for name in self.names), strict=True)
 
@@ -218,7 +227,7 @@ class Cluster:
         # name files, which lie elsewhere.
         roles = [replace(role, bytes=0, problem=str(bool(role.problem))) for role in record.roles]
         return (
-            Counter(self._ids(outcome)),
+            Counter(self.ids(outcome)),
             (outcome.state_rows, outcome.combined_rows),
             replace(record, stamp="", barriers={}, roles=roles),
             {report.move: _unnumbered(report.evidence) for report in outcome.moves},
@@ -278,6 +287,7 @@ class Cluster:
             watermark_before_us=lambda: self.watermark,
             frames=frames_in,
             plan=self.plans[worker],
+            clock=self.clock,
             rebuild=worker in rebuild,
         )
         residence = Residence(self.directory, "query", worker)

@@ -20,8 +20,9 @@ from split_union.split import SplitTask
 from trimtab.moves import RoleState
 from worker.buffers import Tuples
 from worker.durable import Role
-from worker.engine import Engine, Exported, GroupLoad
+from worker.engine import Engine, Exported
 from worker.joining import JoinState
+from worker.load import GroupLoad
 from worker.protocol import WorkerMoves
 
 Make = Callable[[Any], Any]
@@ -79,7 +80,7 @@ def _takes_in_another_time(original: Any) -> Any:
 def _forgets_combined(_: Any) -> Any:
     def take_in(self: Engine, leaves: list[Tuples], combined: object) -> None:
         for tuples in leaves:
-            self.buffers[tuples.streams].append(tuples, self.limit)
+            self.keep(tuples)
 
     return take_in
 
@@ -190,7 +191,7 @@ def _copies(original: Any) -> Any:
 def _inserted_twice(original: Any) -> Any:
     def insert(self: Engine, new: Tuples, load: GroupLoad) -> Tuples:
         results: Tuples = original(self, new, load)
-        self.buffers[new.streams].append(new, self.limit)
+        self.keep(new)
         return results
 
     return insert

@@ -18,8 +18,9 @@ from tests.checkers.witnesses import Witnesses
 from trimtab.moves import Way
 from worker.buffers import Tuples
 from worker.durable import Role
-from worker.engine import Engine, Exported, GroupLoad
+from worker.engine import Engine, Exported
 from worker.joining import JoinState
+from worker.load import GroupLoad
 from worker.protocol import WorkerMoves
 from worker.transfers import TransferStore
 
@@ -122,7 +123,7 @@ def takes_in_nothing(_: Any) -> Any:
 def takes_in_no_intermediate_states(_: Any) -> Any:
     def take_in(self: Engine, leaves: list[Tuples], combined: object) -> None:
         for tuples in leaves:
-            self.buffers[tuples.streams].append(tuples, self.limit)
+            self.keep(tuples)
 
     return take_in
 
