@@ -30,14 +30,14 @@ from rich.console import Console
 
 from api.server import ServeSettings, serve
 from benchmarks.api import make_keys
-from benchmarks.native_join import session
+from benchmarks.application import make_application
 from benchmarks.rebalance import BATCH_US, STREAMS, Bench, InputShape
 from manager import runner as manager_runner
 from manager import showing as manager_showing
 from manager.chronicle import Chronicle, Entries
 from manager.observing import Observed
 from split_union import progress
-from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from trimtab.embedded import EmbeddedRedis
 
 LOSS_MAX: Final = 0.02
 SCRAPE_S: Final = 5.0
@@ -79,12 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.serve:
         return serve_here(options.serve, plain=options.plain)
-    ensure_java()
-    set_pyspark_python()
     console = Console(soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch, EmbeddedRedis() as redis:
         (key, *_) = asyncio.run(make_keys(redis.url))
-        spark = session(options.memory)
+        spark = make_application(options.memory, Path(scratch) / "application")
         try:
             bench = Bench(spark, Path(scratch), redis.url, console)
             for number in range(WARM_UP_RUNS):
