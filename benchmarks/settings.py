@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import shutil
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,11 @@ APPLICATIONS: Final[dict[str, dict[str, str]]] = {
 class Variant:
     """Spark's own defaults, but for what is named."""
 
-    application: str = "tcp"
+    base: str
+    """What it is compared with."""
+    application: str = "unix"
+    prompt: bool = False
+    """Split tasks acknowledge at once what comes over TCP."""
     waves: bool = True
     """Split tasks as Spark makes them; otherwise at most as many as run at once."""
     total: str = "true"
@@ -51,15 +56,14 @@ class Variant:
 
 
 VARIANTS: Final = {
-    "as Spark is": Variant(),
-    "one wave": Variant(waves=False),
-    "no total of rows": Variant(total="false"),
-    "simple explain": Variant(explain="simple"),
-    "all three": Variant(waves=False, total="false", explain="simple"),
-    "Unix sockets": Variant("unix"),
-    "all": Variant("unix", waves=False, total="false", explain="simple"),
+    "as Spark is": Variant("as Spark is", "tcp"),
+    "prompt over TCP": Variant("as Spark is", "tcp", prompt=True),
+    "Unix sockets": Variant("as Spark is"),
+    "and one wave": Variant("Unix sockets", waves=False),
+    "and no total of rows": Variant("Unix sockets", total="false"),
+    "and simple explain": Variant("Unix sockets", explain="simple"),
+    "all": Variant("as Spark is", waves=False, total="false", explain="simple"),
 }
-BASE: Final = "as Spark is"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -160,7 +164,7 @@ def _serve(
         told.send(warm_up(spark, last, options.warm_up))
         for entrant in entrants.values():
             if entrant is not last:
-                entrant.advance(spark, 5)
+                entrant.advance(spark, 3)
         while True:
             name = told.recv()
             entrants[name].measure(spark, options.batches)
@@ -175,7 +179,10 @@ def _builder(variant: Variant, workload: JoinWorkload, redis: str, name: str) ->
     def build(spark: SparkSession, inputs: dict[str, DataFrame], checkpoint: Path) -> DataFrame:
         spark.conf.set(TOTAL, variant.total)
         spark.conf.set(EXPLAIN, variant.explain)
-        with mock.patch.object(session_settings, "task_slots", return_value=None) if variant.waves else ExitStack():
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(session_settings, "over_tcp", return_value=variant.prompt))
+            if variant.waves:
+                stack.enter_context(mock.patch.object(session_settings, "task_slots", return_value=None))
             return engines.trimtab_result(spark, workload, inputs, checkpoint, redis, WORKERS, name)
 
     return build
@@ -185,21 +192,34 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.0f}" for value in values)
 
 
+def _ratios(mine: Sequence[float], others: Sequence[float]) -> str:
+    ratios = [one / other for one, other in zip(mine, others, strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+
+
 def _show(workload: JoinWorkload, measured: Mapping[str, Measured], console: Console) -> None:
     table = Table(title=f"{workload.name}: ms a batch, medians of {len(next(iter(measured.values())).rounds)} rounds")
-    for heading in ("variant", "ms", "fastest..slowest round", "CPU ms", "of the base", "round by round"):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
-    base = measured.get(BASE)
+    for heading in (
+        "variant",
+        "ms",
+        "fastest..slowest round",
+        "CPU ms",
+        "base",
+        "time, of the base's",
+        "CPU, of the base's",
+    ):
+        table.add_column(heading, justify="left" if heading in ("variant", "base") else "right")
     for name, each in measured.items():
-        # Round by round: what the machine did meanwhile is in both.
-        pairs = [] if base is None else [mine / other for mine, other in zip(each.medians, base.medians, strict=True)]
+        base = measured.get(VARIANTS[name].base)
         table.add_row(
             name,
             f"{each.ms:.0f}",
             "{:.0f}..{:.0f}".format(*each.spread),
             f"{each.cpu:.0f}",
-            f"{each.ms / base.ms:.2f}" if base else "",
-            " ".join(f"{pair:.2f}" for pair in pairs),
+            "" if base is None else VARIANTS[name].base,
+            # Round by round: what the machine did meanwhile is in both.
+            "" if base is None else _ratios(each.medians, base.medians),
+            "" if base is None else _ratios(each.cpu_ms, base.cpu_ms),
         )
     console.print(table)
 

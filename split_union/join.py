@@ -131,6 +131,7 @@ def _split(
         checkpoint=checkpoint,
         worker_keys=keys,
         version=__version__,
+        over_tcp=session.over_tcp(frame.sparkSession),
     )
     # Under plain names: PySpark looks the columns up as expressions, and would read a dot or backtick as part of one.
     plain = [f"c{number}" for number in range(len(task.arriving))]

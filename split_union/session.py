@@ -106,6 +106,11 @@ def attempts_under(master: str, max_failures: str | None) -> int:
     return int(max_failures or TASK_ATTEMPTS)
 
 
+def over_tcp(spark: SparkSession) -> bool:
+    """Whether executors talk to their Python processes over TCP."""
+    return (spark.sparkContext.getConf().get(UNIX_SOCKETS[0]) or "false").lower() != "true"
+
+
 def task_slots(spark: SparkSession) -> int | None:
     """How many tasks the application may ever run at once, where its settings say so."""
     context: Any = spark.sparkContext
