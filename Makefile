@@ -106,7 +106,7 @@ lint: $(PROJECT) ## Check style, types and the rules of who may import whom
 	$(VENV)/bin/lint-imports
 
 .PHONY: bench
-bench: $(PROJECT) ## Compare with Spark's native join (ARGS are its options)
+bench: $(PROJECT) ## Compare with every form of Spark's own join, in a quarter of an hour (ARGS are its options)
 	$(PY) -m benchmarks.native_join $(ARGS)
 
 .PHONY: bench-see

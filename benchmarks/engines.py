@@ -6,13 +6,13 @@ import statistics
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.workload import SCHEMA, JoinWorkload
-from split_union.session import LOCAL_FILES
+from benchmarks.workload import JoinWorkload
+from split_union.session import CHEAPER, LOCAL_FILES
 from trimtab import JoinQuery, Stream
 from trimtab.store import Store
 
@@ -23,10 +23,9 @@ _PHASE_OF = {"attach": "decode", "publish": "state calls", "state": "state calls
 
 
 @dataclass
-class EngineRun:
-    """One run of one engine: per-batch times after the window had filled."""
+class Inside:
+    """What workers and stages say about one round of Trimtab."""
 
-    batch_ms: list[float] = field(default_factory=list)
     phases_ms: dict[str, float] = field(default_factory=dict)
     bytes_per_row: float = 0.0
     hit_share: float = 0.0
@@ -35,7 +34,7 @@ class EngineRun:
 
 
 def read(spark: SparkSession, workload: JoinWorkload, directory: Path) -> dict[str, DataFrame]:
-    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    reader = spark.readStream.schema(workload.schema).option("maxFilesPerTrigger", 1)
     return {stream: reader.parquet(str(directory / stream)) for stream in workload.streams}
 
 
@@ -47,32 +46,45 @@ def trimtab_result(
     redis: str,
     workers: int,
     name: str,
+    partitions: int | None = None,
 ) -> DataFrame:
     query = JoinQuery(
         name=name,
         window=f"{workload.window_us} microseconds",
         lateness=LATENESS,
-        partitions=max(64, workers),
+        partitions=partitions or max(64, workers),
         workers=workers,
-        streams=[Stream(stream, key="user", time="at") for stream in workload.streams],
+        streams=[Stream(stream, key=workload.key_columns, time="at") for stream in workload.streams],
     )
     return query.join(spark, inputs, redis=redis, checkpoint=str(checkpoint))
 
 
+FORMS: Final = ("memory", "rocksdb", "rocksdb-v4")
+"""Of Spark's own join: its default store on the heap; RocksDB; RocksDB and the newest format of the join's state."""
+
+
+def native_settings(form: str) -> dict[str, str]:
+    """What a user would set who wants this form to be fast."""
+    store = "spark.sql.streaming.stateStore"
+    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false", LOCAL_FILES[0]: LOCAL_FILES[1]}
+    settings |= {name: value for name, (value, _) in CHEAPER.items()}
+    if form != "memory":
+        provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        settings[f"{store}.providerClass"] = provider
+        settings[f"{store}.rocksdb.changelogCheckpointing.enabled"] = "true"
+    if form == "rocksdb-v4":
+        settings["spark.sql.streaming.join.stateFormatVersion"] = "4"
+    return settings
+
+
 def native_result(
-    spark: SparkSession, workload: JoinWorkload, inputs: dict[str, DataFrame], workers: int, provider: str
+    spark: SparkSession, workload: JoinWorkload, inputs: dict[str, DataFrame], workers: int, form: str
 ) -> DataFrame:
     """Spark's joins, chained. A symmetric three-way join is refused (MULTIPLE_EVENT_TIME_COLUMNS), so each join hands
     on one event time; the others become plain timestamps, compared by plain conditions."""
     spark.conf.set("spark.sql.shuffle.partitions", str(workers))
-    if provider == "rocksdb":
-        spark.conf.set(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.conf.set(*LOCAL_FILES)
+    for name, value in native_settings(form).items():
+        spark.conf.set(name, value)
     window = f"interval {workload.window_us} microseconds"
     renamed = {
         stream: frame.withWatermark("at", LATENESS).select(*(F.col(c).alias(f"{stream}_{c}") for c in frame.columns))
@@ -91,43 +103,23 @@ def native_result(
     return reduce(joined, others, renamed[first])
 
 
-def run(result: DataFrame, checkpoint: Path, output: Path, seconds: float | None = None) -> list[dict[str, Any]]:
-    """Run over all files to the end, or for some time. Returns Spark's progress of each batch."""
-    query = (
-        result.writeStream.format("parquet")
-        .option("path", str(output))
-        .option("checkpointLocation", str(checkpoint))
-        # A plain sink, the same for both: this measures the join, not Parquet's dictionaries.
-        .option("compression", "uncompressed")
-        .option("parquet.enable.dictionary", "false")
-        .trigger(availableNow=True)
-        .start()
-    )
-    if seconds is None:
-        query.awaitTermination()
-    elif not query.awaitTermination(max(1, int(seconds))):
-        query.stop()
-    return [_as_dict(progress) for progress in query.recentProgress]
-
-
-def _as_dict(progress: Any) -> dict[str, Any]:
-    return progress if isinstance(progress, dict) else dict(progress)
-
-
-def collect(progress: list[dict[str, Any]], warm: int) -> EngineRun:
-    measured = EngineRun()
-    late = [entry for entry in progress if entry["batchId"] >= warm and entry["numInputRows"] > 1]
-    measured.batch_ms = [float(entry["durationMs"]["triggerExecution"]) for entry in late]
+def look_inside(
+    spark: SparkSession, store: Store, name: str, progress: list[dict[str, Any]], uncounted: int, stages_before: int
+) -> Inside:
+    """Of the round that has just ended."""
+    measured = Inside()
+    _add_reports(measured, store, name, progress[uncounted:])
+    _add_stages(measured, spark, stages_before, len(progress), uncounted)
     return measured
 
 
-def add_reports(measured: EngineRun, store: Store, name: str, progress: list[dict[str, Any]], warm: int) -> None:
+def _add_reports(measured: Inside, store: Store, name: str, progress: list[dict[str, Any]]) -> None:
     """Where a batch's time goes, from the workers' reports and Spark's progress: means over the measured batches."""
     sums: dict[str, float] = {}
     batches = hits = report_count = 0
     for entry in progress:
         reports = store.reports(name, entry["batchId"])
-        if entry["batchId"] < warm or not reports:
+        if not reports:
             continue
         batches += 1
         took = entry["durationMs"]
@@ -156,7 +148,7 @@ def finished_stages(spark: SparkSession) -> int:
     return len(_stages(spark))
 
 
-def add_stages(measured: EngineRun, spark: SparkSession, before: int, batches: int, warm: int) -> None:
+def _add_stages(measured: Inside, spark: SparkSession, before: int, batches: int, warm: int) -> None:
     """Wall time of the split stage, and of the worker stage outside the worker: transport, union and sink."""
     stages = _stages(spark)[before:]
     split, join = stages[0::2][warm:], stages[1::2][warm:]

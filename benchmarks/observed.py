@@ -33,12 +33,12 @@ from rich.console import Console
 
 from api.server import ServeSettings, serve
 from benchmarks.api import make_keys
-from benchmarks.native_join import session
+from benchmarks.application import make_application
 from benchmarks.rebalance import BATCH_US, Bench, BenchmarkQuery, InputShape
 from manager.chronicle import Chronicle, Entries
 from manager.observing import Observed
 from split_union.progress import ProgressListener
-from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from trimtab.embedded import EmbeddedRedis
 
 LOSS_MAX: Final = 0.02
 SCRAPE_S: Final = 5.0
@@ -79,12 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--block must be more than {UNCOUNTED}, and --pairs at least 1")
     if options.serve:
         return serve_here(options.serve)
-    ensure_java()
-    set_pyspark_python()
     console = Console(soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch, EmbeddedRedis() as redis:
         (key, *_) = asyncio.run(make_keys(redis.url))
-        spark = session(options.memory)
+        spark = make_application(options.memory, Path(scratch) / "application")
         try:
             blocks = measured(Bench(spark, Path(scratch), redis.url, console), key, options)
         finally:

@@ -35,12 +35,12 @@ from rich.console import Console
 from rich.table import Table
 
 from balancing.requests import MoveRequest, Rebalance, RebalanceRequest
-from benchmarks.native_join import session
+from benchmarks.application import make_application
 from commands.runner.progress import ProgressReader
 from manager.embedded import EmbeddedManager
 from manager.store import now_ms
 from trimtab import JoinQuery, Stream
-from trimtab.embedded import EmbeddedRedis, ensure_java, set_pyspark_python
+from trimtab.embedded import EmbeddedRedis
 from trimtab.moves import Side
 from trimtab.offset_log import Checkpoint
 from trimtab.reports import WorkerReport
@@ -241,11 +241,9 @@ def batches_waited(reports: Mapping[int, Collection[WorkerReport]]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    ensure_java()
-    set_pyspark_python()
     scratch = Path(tempfile.mkdtemp(prefix="trimtab-rebalance-"))
     measured: dict[str, Any] = {}
-    spark = session(options.memory)
+    spark = make_application(options.memory, scratch / "application")
     try:
         with EmbeddedRedis() as server:
             bench = Bench(spark, scratch, server.url, console)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 BATCH_US = 1_000_000
 """Event time that one micro-batch covers."""
 START_US = 1_700_000_000_000_000
-SCHEMA = "user long, price double, at timestamp"
+KEY_KINDS = {"long": "user long", "text": "user string", "pair": "user long, place string"}
+"""Columns of the key: one number (its own hash code), text, or two columns (hashed, and verified in the join)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,18 @@ class JoinWorkload:
     results_per_row: float = 1.0
     """About how many results there are per input row: this determines the number of keys."""
     seed: int = 7
+    key: str = "long"
+    payload_bytes: int = 0
+    """Of text in each row, beside key, price and time."""
+
+    @property
+    def schema(self) -> str:
+        text = ", note string" if self.payload_bytes else ""
+        return f"{KEY_KINDS[self.key]}, price double, at timestamp{text}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return ("user", "place") if self.key == "pair" else ("user",)
 
     @property
     def name(self) -> str:
@@ -99,14 +114,31 @@ def write(workload: JoinWorkload, directory: Path) -> None:
             length = workload.window_batches if batch == 0 else 1
             rows, last = workload.rows * length, first + BATCH_US * length
             times = np.sort(rng.integers(first, last, rows))
-            table = pa.table(
-                {
-                    "user": workload.draw(rng, keys, rows),
-                    "price": rng.random(rows),
-                    "at": pa.array(times, pa.timestamp("us", "UTC")),
-                }
-            )
+            columns: dict[str, Any] = _key_columns(workload.key, workload.draw(rng, keys, rows))
+            columns |= {"price": rng.random(rows), "at": pa.array(times, pa.timestamp("us", "UTC"))}
+            if workload.payload_bytes:
+                columns["note"] = _texts(rng, rows, workload.payload_bytes)
+            table = pa.table(columns)
             first = last
             path = directory / stream / f"{batch:05d}.parquet"
             pq.write_table(table, path)
             os.utime(path, (1_600_000_000 + batch, 1_600_000_000 + batch))
+
+
+def _key_columns(kind: str, drawn: npt.NDArray[np.int64]) -> dict[str, Any]:
+    if kind == "long":
+        return {"user": drawn}
+    numbers = pa.array(drawn)
+    if kind == "text":
+        return {"user": pc.binary_join_element_wise("user-", numbers.cast(pa.string()), "")}
+    # Either column alone says little: the two are compared together.
+    return {
+        "user": drawn // 16,
+        "place": pc.binary_join_element_wise("at-", pa.array(drawn % 16).cast(pa.string()), ""),
+    }
+
+
+def _texts(rng: np.random.Generator, rows: int, width: int) -> pa.Array:
+    letters = rng.integers(ord("a"), ord("z") + 1, rows * width, dtype=np.uint8)
+    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])

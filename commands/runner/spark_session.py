@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from commands.runner.start_failures import start_failure
 from commands.runner.stderr_filter import filtered_stderr
+from split_union.session import UNIX_SOCKETS
 from trimtab.embedded import ensure_java, set_pyspark_python
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def make_session(*, master: str | None, app_name: str, config: Mapping[str, str]
         set_pyspark_python()
         _let_executors_import_us()
         builder = builder.master(master or DEFAULT_MASTER)
-        settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **config}
+        # Over TCP the JVM leaves Nagle's algorithm on, and the end of a stream may wait 40 ms for an acknowledgement.
+        own = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", UNIX_SOCKETS[0]: UNIX_SOCKETS[1]}
+        settings = {**own, **config}
         if (master or DEFAULT_MASTER).startswith("local"):
             # Elsewhere Trimtab may not be installed, and arrives only after the daemon has started.
             settings.setdefault("spark.python.daemon.module", "worker.spark_daemon")

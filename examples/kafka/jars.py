@@ -35,16 +35,17 @@ def jars(name: Literal["broker", "connector"]) -> list[Path]:
     # Named after what is listed: another list is another directory.
     target = CACHE / f"{name}-{hashlib.sha256(listed.read_bytes()).hexdigest()[:12]}"
     if not target.exists():
-        _fetch(listed, target)
+        fetch(listed, target, f"Put the jars into a directory and name it in {CACHE_VARIABLE}.")
     return sorted(target.glob("*.jar"))
 
 
-def _fetch(listed: Path, target: Path) -> None:
+def fetch(listed: Path, target: Path, otherwise: str) -> None:
+    """What a Maven file lists, as jars in a directory. `otherwise` says what to do where there is no Maven."""
     maven = shutil.which("mvn")
     if maven is None:
         raise JarsMissing(
-            f"Kafka's jars are fetched with Maven, and there is no `mvn` on the PATH. Install Maven, or put the jars "
-            f"listed in {listed} into a directory and name it in {CACHE_VARIABLE}."
+            f"The jars listed in {listed} are fetched with Maven, and there is no `mvn` on the PATH. Install Maven. "
+            f"{otherwise}"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not at all, and Maven's own files stay out of our sources.

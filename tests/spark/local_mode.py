@@ -11,7 +11,9 @@ from tests.checkers.steered import QUICK, Steered
 
 
 def main(base: Path, redis: str) -> None:
-    spark = make_session("local[2]", **{"spark.sql.warehouse.dir": str(base / "warehouse")})
+    # Over TCP, as in a session that somebody else has started.
+    settings = {"spark.sql.warehouse.dir": str(base / "warehouse"), "spark.python.unix.domain.socket.enabled": "false"}
+    spark = make_session("local[2]", **settings)
     with EmbeddedManager(redis, QUICK) as manager:
         join = Steered(base, spark.newSession(), redis, "local").begun()
         owners = join.bound().owners

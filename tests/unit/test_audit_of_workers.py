@@ -217,7 +217,7 @@ def _exports_a_part(right: Any) -> Callable[..., Any]:
     def wrong(self: JoinState, groups: Any) -> Any:
         exported = right(self, groups)
         (stream, _), *leaves = exported.leaves
-        lost = self.engine.buffers[(stream,)].live_of(self.engine.flags(groups), self.engine.limit)
+        lost = self.engine.buffers[frozenset({stream})].live_of(self.engine.flags(groups), self.engine.limit)
         digests = stored_digests(stream, lost.group, lost.lo, lost.code)
         return replace(exported, leaves=tuple(leaves), combined={}, tally=exported.tally - tally_of(digests))
 

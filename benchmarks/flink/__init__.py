@@ -1,0 +1,1 @@
+"""Apache Flink, as a process that runs the benchmark's join when it is asked to."""
