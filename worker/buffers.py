@@ -143,7 +143,8 @@ class StateBuffer:
         """A position that stays with its tuple when room is made: where somebody has read to (worker.background)."""
 
     @classmethod
-    def create(cls, directory: Path, streams: tuple[str, ...], capacity: int = MIN_CAPACITY) -> StateBuffer:
+    def create(cls, directory: Path, streams: tuple[str, ...], capacity: int = 0) -> StateBuffer:
+        """With room for so many tuples, or a few."""
         buffer = cls(directory, streams, 0, max(capacity, MIN_CAPACITY))
         buffer._map(new=True)
         buffer.slots[:] = kernels.EMPTY

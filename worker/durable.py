@@ -116,7 +116,10 @@ class Record:
     """The plan order that this worker knows, if it ever had one."""
 
     def to_text(self) -> str:
-        return json.dumps({"format": RECORD_FORMAT, **asdict(self)}, separators=(",", ":"))
+        body = {"format": RECORD_FORMAT, **asdict(self)}
+        if self.order is None:
+            del body["order"]  # as versions before plan orders write it, and read it
+        return json.dumps(body, separators=(",", ":"))
 
 
 def parse_record(text: str) -> Record:

@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plans.tree import Join, parse_plan
-from worker.buffers import GROWTH, Flags, StateBuffer, Tuples, concatenated
+from worker.buffers import Flags, StateBuffer, Tuples, concatenated
 from worker.lineage import Cuts, grown, may_satisfy
 from worker.load import GroupLoad
 from worker.spec import Saved
@@ -169,9 +169,10 @@ class Migration:
         ready = all(map(self.is_complete, each.inputs))
         if not ready and not self.both_emit:
             return
-        # Room for what is expected, so that it is not copied as it grows; but no more than the largest state has.
+        # Room for what is expected, and for what expires meanwhile, so that nothing is copied before the change ends.
+        # The estimate may be far too high where conditions leave little: at most twice what the largest state has.
         most = max(buffer.capacity for buffer in self.states.buffers.values())
-        capacity = min(int(self.sizes.get(each.streams, 0) * GROWTH), most)
+        capacity = 2 * min(self.sizes.get(each.streams, 0), most)
         streams = tuple(name for name in self.states.spec.names if name in each.streams)
         self.states.buffers[each.streams] = StateBuffer.create(self.states.directory, streams, capacity)
         each.begun = True

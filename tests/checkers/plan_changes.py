@@ -51,12 +51,14 @@ class Orders:
 
     def __init__(self, cluster: Cluster, luck: random.Random) -> None:
         self.cluster, self.luck = cluster, luck
+        self.often = luck.choice((0.06, 0.3))
+        """Few orders come to their end, where many follow one another."""
         self.given = 0
 
     def next(self) -> list[PlanOrder]:
         orders = {each.worker: each for each in self.cluster.epoch.plans}
         for worker in range(len(self.cluster.plans)):
-            if self.luck.random() < 0.3:
+            if self.luck.random() < self.often or (worker not in orders and self.luck.random() < 0.5):
                 orders[worker] = self._order(worker, orders.get(worker))
         return [orders[worker] for worker in sorted(orders)]
 
@@ -70,7 +72,7 @@ class Orders:
             plan = record.plan  # taken back, while it changes
         self.given += 1
         strategy = luck.choice(list(PlanStrategy))
-        return order(self.cluster, f"r{self.given}.1", worker, plan, strategy, luck.choice((0, 1, 20)))
+        return order(self.cluster, f"r{self.given}.1", worker, plan, strategy, luck.choice((0, 1, 1, 20)))
 
 
 def stumbling_clock(luck: random.Random) -> Callable[[], int]:

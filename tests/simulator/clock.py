@@ -23,6 +23,7 @@ import split_union.control_source
 import split_union.definition
 import split_union.split
 import trimtab.store
+import worker.background
 import worker.batch
 import worker.resident
 import worker.transfers
@@ -153,6 +154,10 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
         (split_union.control_source, "time", SimpleNamespace(monotonic=clock.monotonic)),
         (split_union.split, "settle", lambda: None),
         (worker.batch, "time", SimpleNamespace(perf_counter_ns=clock.perf_counter_ns)),
+        # States are small here: background work is done in pieces that are smaller.
+        (worker.background, "PAIRS_FIRST", 6),
+        (worker.background, "PAIRS_MIN", 1),
+        (worker.background, "PAIRS_MAX", 20),
     ]
     with ExitStack() as stack:
         for module, name, value in changes:

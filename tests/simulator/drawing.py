@@ -14,6 +14,7 @@ from tests.simulator.files import StoreFault
 from tests.simulator.shape import Shape
 from tests.simulator.spark import Fate
 from tests.simulator.story import Action, Story
+from trimtab.plan_orders import PlanStrategy
 
 SECOND_US: Final = 1_000_000
 MANAGERS: Final = ("m0", "m1", "m2")
@@ -66,6 +67,11 @@ def draw_plan(random: Random, names: str) -> str:
         return "mjoin"
     if choice < 0.5:
         return "left-deep"
+    return draw_tree(random, names)
+
+
+def draw_tree(random: Random, names: str) -> str:
+    """Any tree."""
     nodes = list(names)
     random.shuffle(nodes)
     while len(nodes) > 1:
@@ -107,6 +113,9 @@ class _Draft:
         self.keys = list(range(keys))
         self.key_weights = [1 / (key + 1) ** skew for key in self.keys]
         self.rows_max = {2: 5, 3: 4, 4: 3}[len(self.shape.names)]
+        self.planner = Random(f"plans {seed}")
+        self.replans = self.planner.choice((0.0, 0.1, 0.4))
+        """How often a worker is ordered another plan."""
         self.fault_left = self.thefts_left = 0
         """For how many batches more the store has its fault, or loses what is in it."""
 
@@ -117,6 +126,7 @@ class _Draft:
                 draw()
             if number >= 2:
                 self._of_operator()
+                self._of_planner()
             self._batch_and_turns()
         return Story(self.seed, self.shape, tuple(self.actions))
 
@@ -296,6 +306,20 @@ class _Draft:
         if self._chance(0.3):
             more["order"] = "hot-last"
         self._add("ask", id=f"r{self.requests}", moves=moves, **more)
+
+    # -- plans
+
+    def _of_planner(self) -> None:
+        """Has a luck of its own, so that the rest of a seed's story is what it was before there were orders."""
+        luck = self.planner
+        if luck.random() < self.replans:
+            self._add(
+                "replan",
+                worker=luck.randrange(self.shape.workers),
+                plan=draw_tree(luck, self.shape.names),
+                strategy=str(luck.choice(list(PlanStrategy))),
+                budget_ms=luck.choice((0, 1, 5)),
+            )
 
     # -- who goes when
 

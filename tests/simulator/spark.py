@@ -35,6 +35,7 @@ from tests.simulator.workers import Assignment, Lingering, Workers
 from trimtab import __version__, offset_log
 from trimtab.epochs import Epoch
 from trimtab.keys import CODE, GROUP
+from trimtab.plan_orders import PlanOrder
 from trimtab.store import Store
 from worker.arriving import SCHEMA, WORKER_KEY
 from worker.batch import BatchOutcome
@@ -98,6 +99,8 @@ class FakeSpark:
         self.late = 0
         self.reader: ControlReader | None = None
         self.reports_lost = 0
+        self.orders: dict[int, PlanOrder] = {}
+        """The plan that each worker shall have from the next batch on: as if the epochs said so."""
         self.quick_polls = False
         """Redis is asked before every batch, however soon it comes."""
         self._now_ms, self._tick_s = now_ms, tick_s
@@ -105,6 +108,8 @@ class FakeSpark:
         self._backlog: dict[str, list[Row]] = {name: [] for name in shape.names}
         self._rows: list[Mapping[str, Sequence[Row]]] = []
         self._offsets: list[dict[str, Any]] = []
+        self._orders: list[tuple[PlanOrder, ...]] = []
+        """That each batch is bound to."""
         self._watermarks_us: list[int] = []
         self._newest_us: dict[str, int] = {}
         self._pending: dict[str, Any] | None = None
@@ -222,6 +227,7 @@ class FakeSpark:
         lines = ["v1", json.dumps({"batchWatermarkMs": watermark_ms, "conf": {}}), json.dumps(offset)]
         self.checkpoint.write(f"offsets/{number}", "\n".join(lines))
         self._offsets.append(offset)
+        self._orders.append(tuple(self.orders[worker] for worker in sorted(self.orders)))
         self._pending = None
         self._watermarks_us.append(watermark_ms * 1000)
         self._rows.append(self._backlog)
@@ -273,7 +279,7 @@ class FakeSpark:
         return Assignment(
             batch=number,
             worker=worker,
-            epoch=bound.epoch,
+            epoch=replace(bound.epoch, plans=self._orders[number]) if self._orders[number] else bound.epoch,
             epoch_before=offset_log.epoch_before(self.location, QUERY_ID, number, bound.epoch),
             watermark_us=bound.watermark_us,
             watermark_before_us=self._watermarks_us[number - 1] if number else bound.watermark_us,

@@ -24,13 +24,14 @@ from tests.simulator.shape import Row
 from tests.simulator.spark import QUERY, BatchFaults, FakeSpark, Fate
 from tests.simulator.story import Action, Story
 from trimtab import redis_keys
+from trimtab.plan_orders import PlanOrder, PlanStrategy
 
 BATCH_MS: Final = 200.0
 """Between two batches."""
 STEP_MS: Final = 20.0
 """Of a batch."""
 SCRATCH: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
-_CALM: Final = frozenset({"batch", "go_spark", "go", "turn", "manager_starts", "wait", "ask", "cancel"})
+_CALM: Final = frozenset({"batch", "go_spark", "go", "turn", "manager_starts", "wait", "ask", "cancel", "replan"})
 
 
 class World:
@@ -52,7 +53,7 @@ class World:
         self._asked: list[str] = []
         """Texts of the requests so far."""
         self.fault_lasts = False
-        self.garbage_count = 0
+        self.garbage_count = self.replans = 0
         self.is_calm = all(
             each.name in _CALM and not (each.values.get("faults") or {}).keys() - {"order"} for each in story.actions
         )
@@ -94,6 +95,20 @@ class World:
 
     def finish_batch(self) -> None:
         self.go_spark(-1)
+
+    def replan(self, worker: int, plan: str, strategy: str, budget_ms: int) -> None:
+        """The worker is ordered another plan, or the one before once more. Workers see it in the epochs of batches that
+        are bound from now on; managers know nothing of it."""
+        self.replans += 1
+        number = self.spark.bound.number if self.spark.epochs else 0
+        self.spark.orders[worker] = PlanOrder(
+            id=f"p{self.replans}.1",
+            worker=worker,
+            plan=plan,
+            strategy=PlanStrategy(strategy),
+            budget_ms=budget_ms,
+            epoch=number,
+        )
 
     def driver_stops(self) -> None:
         self._batch = None

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plans.tree import left_deep
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import WINDOW, Feed
 from tests.checkers.moving import go_on, open_some
@@ -22,18 +24,29 @@ from tests.checkers.plan_changes import (
     Orders,
     Rule,
     conditions_of,
+    order,
     random_rules,
     random_tree,
     stumbling_clock,
     wrong_states,
 )
-from worker import background
+from worker import background, buffers
 from worker.engine import Engine
 
 SEEDS = int(os.environ.get("TRIMTAB_PLAN_SEEDS", "100"))
 
 
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """In memory: these tests make and remove thousands of files."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory, prefix="trimtab-plans-") as directory:
+        yield Path(directory)
+
+
 def small_pieces(patch: pytest.MonkeyPatch, luck: random.Random) -> None:
+    """Background work that can stop anywhere, and buffers that often make room."""
+    patch.setattr(buffers, "MIN_CAPACITY", luck.choice((8, 1024)))
     patch.setattr(background, "PAIRS_FIRST", luck.choice((1, 3, 20)))
     patch.setattr(background, "PAIRS_MIN", 1)
     patch.setattr(background, "PAIRS_MAX", luck.choice((4, 40)))
@@ -73,13 +86,13 @@ def compare(changing: Cluster, steady: Cluster) -> int:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_plans_that_change_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_plans_that_change_at_random(scratch: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     luck = random.Random(seed)
     names = "ABCDEF"[: luck.choice((2, 3, 3, 4, 4, 5, 6))]
     rules = random_rules(luck, names)
     small_pieces(monkeypatch, luck)
     plan = str(random_tree(luck, names))
-    changing, steady = twins(tmp_path, names, (plan,), rules, stumbling_clock(luck))
+    changing, steady = twins(scratch, names, (plan,), rules, stumbling_clock(luck))
     orders = Orders(changing, luck)
     feed = Feed(seed, names, keys=luck.choice((3, 5)))
     results, watermark = 0, 0
@@ -97,15 +110,39 @@ def test_plans_that_change_at_random(tmp_path: Path, monkeypatch: pytest.MonkeyP
         results += compare(changing, steady)
 
 
+@pytest.mark.parametrize("seed", range(SEEDS // 4))
+def test_one_change_to_a_deep_plan(scratch: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Long enough for several states above one another to be computed while rows come."""
+    luck = random.Random(2000 + seed)
+    names = "ABCDE"[: luck.choice((4, 5))]
+    rules = random_rules(luck, names)
+    small_pieces(monkeypatch, luck)
+    monkeypatch.setattr(background, "PAIRS_MAX", 12)
+    plan, target = random_tree(luck, names), left_deep(luck.sample(names, len(names)))
+    changing, steady = twins(scratch, names, (str(plan),), rules, stumbling_clock(luck))
+    feed = Feed(seed, names, keys=2)
+    for batch in range(14):
+        rows = feed.rows(per_stream=3)
+        watermark = feed.watermark if batch < 4 or batch > 10 else steady.watermark
+        if batch == 4:
+            strategy = luck.choice(("ms", "hybmig", "hybmig", "hybmig"))
+            changing.publish([], plans=[order(changing, "r.1", 0, target, strategy, luck.choice((1, 5)))])
+        steady.step(rows, watermark)
+        with pytest.MonkeyPatch.context() as patch:
+            watch_states(patch, rules)
+            changing.step(rows, watermark)
+        compare(changing, steady)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS // 8))
-def test_groups_move_while_plans_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_groups_move_while_plans_change(scratch: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """By both protocols, there and back; results leave with the batches that they leave with where plans stay."""
     luck = random.Random(1000 + seed)
     names = "ABCD"[: luck.choice((3, 4))]
     rules = random_rules(luck, names)
     small_pieces(monkeypatch, luck)
     plans = tuple(str(random_tree(luck, names)) for _ in range(3))
-    changing, steady = twins(tmp_path, names, plans, rules, stumbling_clock(luck))
+    changing, steady = twins(scratch, names, plans, rules, stumbling_clock(luck))
     orders, feed = Orders(changing, luck), Feed(seed, names, keys=6)
     watermark, opened = 0, 0
     for batch in range(24):

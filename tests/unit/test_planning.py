@@ -246,13 +246,19 @@ def test_an_order_for_another_query_stops_the_worker(tmp_path: Path) -> None:
         go(cluster, feed)
 
 
-def test_records_of_versions_without_orders_are_read(tmp_path: Path) -> None:
-    cluster, _ = running(tmp_path)
+def test_a_record_without_an_order_is_as_versions_before_have_it(tmp_path: Path) -> None:
+    cluster, feed = running(tmp_path)
     text = cluster.durable[0].text
-    assert text is not None
-    body = json.loads(text)
-    del body["order"]
-    assert parse_record(json.dumps(body)).order is None
+    assert text is not None and "order" not in json.loads(text)
+    assert parse_record(text).order is None
+    begin(cluster, "ms")
+    go(cluster, feed)
+    known = record(cluster, 0).order
+    assert (
+        known is not None
+        and known.strategy is PlanStrategy.MS
+        and parse_record(record(cluster, 0).to_text()).order == known
+    )
 
 
 def test_row_numbers_that_cuts_are_compared_with_run_out_like_others(
@@ -295,3 +301,43 @@ def test_states_above_others_and_a_shared_one_between(
     for _ in range(12):
         rows = {name: [row for row in each if luck.random() < 0.6] for name, each in feed.rows().items()}
         cluster.step(rows, feed.watermark)
+
+
+def test_groups_that_were_made_whole_are_the_new_plans_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two growing states one has nothing old but in a frozen group; the other is computed while that comes back."""
+    cluster = Cluster(tmp_path, "ABCD", WINDOW, 4, ("(((A B) C) D)",) * 2)
+    cluster.checking = False
+    cluster.clock = iter(range(0, 10**12, 10**8)).__next__  # one piece in a batch
+    original = Engine.saved
+
+    def saved(engine: Engine) -> dict[str, object]:
+        assert list(wrong_states(engine, [])) == []
+        return original(engine)
+
+    monkeypatch.setattr(Engine, "saved", saved)
+    numbers = iter(range(1000))
+
+    def step(**rows: list[int]) -> None:
+        cluster.step({name: [(key, 100, next(numbers)) for key in rows.get(name, [])] for name in "ABCD"}, 90)
+
+    step(A=[0], B=[0] + 8 * [2], C=[0, 2], D=[0] + 8 * [2])
+    cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
+    step()
+    begin(cluster, "hybmig", "((A C) (B D))", budget_ms=1)
+    step(A=[0])
+    go_through: list[set[str]] = []
+    for way in (None, Way.RECALLED, Way.JOINED):
+        if way is not None:
+            cluster.go_way("m.0", way)
+        step(C=[0])
+        go_through.append(set(cluster.last[0].plan_states))
+    cluster.publish([])
+    step(A=[0, 2], C=[0, 2])
+    assert all({"A B", "B D"} <= states for states in go_through)
+    report = told(cluster)
+    assert report.state == PlanState.MIGRATING and report.done > 0
+    assert cluster.last[0].results > 3 and cluster.last[0].hit
+    for _ in range(20):
+        step(A=[0])
+    assert told(cluster).state == PlanState.SETTLED
+    cluster.check()
