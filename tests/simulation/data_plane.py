@@ -114,6 +114,8 @@ class DataPlane:
         self.sent: Rows = {name: [] for name in streams}
         self.rates = dict.fromkeys(streams[1:], 1)
         """Rows of each group in each batch, of the other streams."""
+        self.one_in = 1
+        """Each key is said to stand for so many: with one, what a step costs is all that a plan costs."""
         self.followers = [Follower(plan=self.plan) for _ in range(workers)]
         """What each worker's record says of its plan order."""
         self.silent: set[int] = set()
@@ -315,7 +317,7 @@ class DataPlane:
         mine = [group for group, owner in enumerate(batch.epoch.owners) if owner == batch.worker]
         counts = {self.names[0]: tuple(self.weights[group] * self.window for group in mine)}
         counts |= {name: (rate * self.window,) * len(mine) for name, rate in self.rates.items()}
-        return KeySample(one_in=1, counts=counts)
+        return KeySample(one_in=self.one_in, counts=counts)
 
     def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         names = (f"{self.names[0]}_key", *(f"{name}_id" for name in self.names))
