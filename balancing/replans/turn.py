@@ -36,9 +36,16 @@ class ReplanTurn(Bookkeeping):
     # -- knowing
 
     def _load_replans(self, event: Loaded) -> tuple[tuple[Replan, ...], tuple[Replan, ...]]:
-        """Those under way, and those that ended and whose orders the epoch still has."""
+        """Those under way; and of those that ended whose order the epoch has, and the newest of each worker.
+
+        The bound epoch that is known now may be an old one: the next batch may show an order of the newest.
+        """
         names = {name[0] for order in event.bound.plans if (name := parse_order_id(order.id)) is not None}
-        taken_up = [each for each in event.replans.values() if each.state != State.REQUESTED]
+        taken_up = [each for each in event.replans.values() if each.state not in (State.REQUESTED, State.REFUSED)]
+        newest: dict[int, Replan] = {}
+        for each in sorted((each for each in taken_up if each.done), key=lambda each: (each.created_ms, each.id)):
+            newest[each.worker] = each
+        names |= {each.id for each in newest.values()}
         under_way = tuple(each for each in taken_up if not each.done)
         return under_way, tuple(each for each in taken_up if each.done and each.id in names)
 
