@@ -257,8 +257,12 @@ def _progress(record: Replan, done: int, total: int) -> float:
 
 
 def explained(planning: Planning | None, situation: Situation) -> list[Json]:
-    """About each worker, for `explain`."""
-    return [
-        {"worker": worker, "text": _text(worker, situation, None if planning is None else planning.of(worker))}
-        for worker in range(situation.workers)
-    ]
+    """About workers whose plan is being changed or could be better, for `explain`."""
+    found = []
+    for worker in range(situation.workers):
+        advice = None if planning is None else planning.of(worker)
+        fresh = advice is not None and advice.plan == situation.plans.get(worker)
+        better = advice is not None and fresh and advice.change is not None
+        if better or any(each.worker == worker for each in situation.replans):
+            found.append({"worker": worker, "text": _text(worker, situation, advice if fresh else None)})
+    return found

@@ -9,6 +9,7 @@ from balancing.committed import CommittedBatch
 from balancing.load import Snapshot
 from balancing.proposal import Proposal
 from balancing.protocols.migration import Migration
+from balancing.replans.advice import Advice
 from balancing.replans.replan import Replan
 from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import CancelRequest, Rebalance, RebalanceRequest
@@ -146,6 +147,12 @@ class LoadWeighed(Happening):
 
     settings: Settings
     snapshot: Snapshot | None
+    advice: tuple[Advice, ...] = ()
+    """What the optimiser said last of the workers' plans."""
+    situation: Situation | None = None
+    """For plans; None where the query is not known well enough."""
+    request_id: str = ""
+    """Names changes of plans that follow from it."""
 
 
 @dataclass(frozen=True, kw_only=True)

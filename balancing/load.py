@@ -93,7 +93,11 @@ class Snapshot:
     slots: Mapping[str, int]
     """Executor -> workers that it runs side by side, as far as seen: one where they share one Python process."""
     plans: Mapping[int, str] = field(default_factory=dict)
-    """Worker -> its plan: unlike ones recompute states after a transfer."""
+    """Worker -> the plan that it runs: a package has the states of the sender's."""
+    ordered: Mapping[int, str] = field(default_factory=dict)
+    """Worker -> the plan that the epoch orders: states that only it has are recomputed after a transfer."""
+    plan_states: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """Worker -> state of its plan, as "A B" -> live tuples."""
     batches: int = 0
     """With rows, measured since the mapping last changed."""
     batch_ms: float = 1000.0
@@ -250,6 +254,10 @@ class LoadModel:
             fixed_cpu_ns_per_s=self._cost.fixed_ns_per_s,
             slots=self._slots_now(),
             plans={worker: report.plan for worker, report in enumerate(self._newest) if report is not None},
+            ordered={order.worker: order.plan for order in epoch.plans},
+            plan_states={
+                worker: dict(report.plan_states) for worker, report in enumerate(self._newest) if report is not None
+            },
             batches=self._batches if epoch.owners == self._owners else 0,
             batch_ms=1000 * statistics.median(self._batch_s) if self._batch_s else 1000.0,
             window_s=context.window_s,

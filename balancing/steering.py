@@ -61,6 +61,7 @@ from balancing.protocols.observe import observe
 from balancing.protocols.reconcile import adopt, reconcile
 from balancing.protocols.table import State
 from balancing.replans.replan import Replan
+from balancing.replans.trigger import PlanTrigger
 from balancing.replans.turn import ReplanTurn
 from balancing.replans.waits import Waits
 from balancing.requests import MoveRequest, Rebalance, RebalanceRequest, Refused, check, requested
@@ -104,6 +105,8 @@ class Steering:
     """Those that ended lately."""
     waits: Waits = field(default_factory=dict)
     """What changes of plans have been waiting for, and since when."""
+    planner: PlanTrigger = field(default_factory=PlanTrigger)
+    """What the optimiser's trigger remembers from one look to the next."""
     parked: bool = False
     trigger: TriggerState = field(default_factory=TriggerState)
     """What the balancer remembers from one look to the next."""
@@ -417,17 +420,26 @@ class _Turn(ReplanTurn):
     # -- the balancer's own decisions
 
     def load_weighed(self, event: LoadWeighed) -> None:
-        """Act if it is time to. Never while a rebalance is under way: its end is another load."""
+        """Act if it is time to. Never while anything is under way: its end is another load."""
         if self.now.rebalances or self.now.migrations or self.now.replans:
-            self.now = replace(self.now, was_busy=True)
+            self.now = replace(self.now, was_busy=True, planner=self.now.planner.interrupted())
             return
         if self.now.was_busy:
             # Whatever ended, by hand or not, the load has to be measured anew before anything follows from it.
             rest = resting(event.settings, self.now_ms, balancing=self.now.trigger.balancing)
             self.now = replace(self.now, was_busy=False, trigger=rest)
+        # Plans before moves in the same round: a better plan changes the load that moves would be made for.
+        waiting = self._plans_first(event)
+        if self.now.replans:
+            return
         if event.snapshot is None:
             return
         decision = decide(event.snapshot, event.settings, self.now.trigger, self.now_ms)
+        if decision.act and waiting:
+            why = (
+                f"{decision.why} But first worker {waiting[0].worker} is about to get a better plan: {waiting[0].text}."
+            )
+            decision = replace(decision, act=False, code="plans-first", why=why)
         if decision.act:
             self._add(
                 Propose(then=self.now, decision=decision, snapshot=event.snapshot, settings=event.settings),

@@ -18,6 +18,7 @@ would have to be shipped for little load (PTLB/MSLB figure 13), MSLB elsewhere.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,7 @@ from typing import Any, Final
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
 from balancing.words import PROTOCOLS, STRATEGIES, Strategy
+from plans.tree import inner_states, parse_plan
 from trimtab.errors import InvalidInput
 
 ASK_BATCHES: Final = 2
@@ -152,13 +154,42 @@ def _share_at_a_time(sizes: Sequence[float], wave_bytes: float | None) -> float:
 
 
 def recomputing_ns(snapshot: Snapshot, move: SuggestedMove) -> float:
-    """Eq 1 for a hash join: states that only the receiver's plan has. Nothing for equal plans."""
-    if snapshot.plans.get(move.sender, "") == snapshot.plans.get(move.receiver, ""):
+    """Eq 1 for a hash join: states, by their sets of streams, that only the plan which the receiver has, or is ordered
+    to have, keeps. Each costs an insertion and a probe per leaf row of its streams, and an insertion per tuple.
+
+    How many tuples it will have follows from the receiver's own state of that kind; where it has none yet, its plan
+    being new, from what the sender keeps for a row.
+    """
+    plan = snapshot.ordered.get(move.receiver) or snapshot.plans.get(move.receiver, "")
+    unmatched = kept_states(plan) - kept_states(snapshot.plans.get(move.sender, ""))
+    if not unmatched:
         return 0.0
     rows = sum(snapshot.group_state_rows[group] for group in move.groups)
-    sender = snapshot.workers[move.sender]
-    combined = rows / sender.state_rows * sender.combined_rows if sender.state_rows else 0.0
-    return (2 * rows + combined) * snapshot.ns_per_work
+    known = {frozenset(name.split()): size for name, size in snapshot.plan_states.get(move.receiver, {}).items()}
+    receiver, sender = snapshot.workers[move.receiver], snapshot.workers[move.sender]
+    streams = max(len(_words(plan)), 1)
+    work = 0.0
+    for state in unmatched:
+        if state in known and receiver.state_rows:
+            per_row = known[state] / receiver.state_rows
+        else:
+            per_row = sender.combined_rows / sender.state_rows if sender.state_rows else 0.0
+        work += rows * (2 * len(state) / streams + per_row)
+    return work * snapshot.ns_per_work
+
+
+def kept_states(plan: str) -> frozenset[frozenset[str]]:
+    """The states above the streams that a plan keeps, each as its set of streams; none for a text that is no tree."""
+    if len(_words(plan)) < 2:
+        return frozenset()
+    try:
+        return frozenset(frozenset(node.streams) for node in inner_states(parse_plan(plan, _words(plan))))
+    except InvalidInput:
+        return frozenset()
+
+
+def _words(plan: str) -> list[str]:
+    return re.findall(r"[^\s()]+", plan)
 
 
 def ptlb_cost(snapshot: Snapshot, moves: Sequence[SuggestedMove]) -> Cost:

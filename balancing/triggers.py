@@ -27,6 +27,7 @@ Code = Literal[
     "nowhere",
     "no-moves",
     "too-little-gain",
+    "plans-first",
 ]
 ADVICE: Final = {
     "off": "Switch it on, or rebalance by hand.",

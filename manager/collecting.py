@@ -200,6 +200,9 @@ class _Query:
             since = [each.story[-1].at_ms if each.story else each.created_ms for each in under_way]
             self._gauge(metrics.MIGRATIONS_OPEN, len(under_way), strategy)
             self._gauge(metrics.STEP_AGE, max(0.0, (self._now_ms - min(since, default=self._now_ms)) / 1000), strategy)
+        for strategy in metrics.PLAN_STRATEGIES:
+            changing = [each for each in self._runner.steering.replans if each.strategy == strategy]
+            self._gauge(metrics.REPLANS_OPEN, len(changing), strategy)
         stalls = self._runner.steering.stalls.announced
         for reason in metrics.STALL_REASONS:
             waiting = {stall.migration for stall in stalls if stall.reason.value.replace(" ", "-") == reason}

@@ -15,9 +15,11 @@ from typing import Final, Literal, get_args
 
 from balancing.protocols.migration import COMMITTED, IN_PART, ROLLED_BACK, TABLES
 from balancing.protocols.table import BACK
+from balancing.replans.table import FINAL as ENDS_OF_PLANS
 from balancing.stalls import Reason
 from balancing.triggers import Code
 from trimtab.driver_progress import LAGS_MAX
+from trimtab.plan_orders import PlanStrategy
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Scope = Literal["worker", "query", "instance"]
@@ -30,6 +32,8 @@ TEXT_MAX: Final = 200
 
 STRATEGIES: Final = tuple(TABLES)
 OUTCOMES: Final = (COMMITTED, IN_PART, ROLLED_BACK)
+PLAN_STRATEGIES: Final = tuple(str(each) for each in PlanStrategy)
+REPLAN_OUTCOMES: Final = tuple(sorted(str(each) for each in ENDS_OF_PLANS))
 REBALANCE_ENDS: Final = ("committed", "partly-committed", "rolled-back", "refused")
 ASKED_BY: Final = ("balancer", "operator")
 CODES: Final[tuple[str, ...]] = get_args(Code)
@@ -72,6 +76,7 @@ EVENT_KINDS: Final = (
     "parked",
     "rebalance",
     "refused",
+    "replan",
     "resumed",
     "returning",
     "stalled",
@@ -322,6 +327,28 @@ MIGRATIONS = _family(
     "Migrations that have ended.",
     labels=("strategy", "outcome"),
     choices=tuple(product(STRATEGIES, OUTCOMES)),
+)
+REPLANS_OPEN = _family(
+    "trimtab_replans_open",
+    "gauge",
+    "Changes of plans under way.",
+    labels=("strategy",),
+    choices=_each(PLAN_STRATEGIES),
+)
+REPLANS = _family(
+    "trimtab_replans_total",
+    "counter",
+    "Changes of plans that have ended, by strategy and by how they ended.",
+    labels=("strategy", "outcome"),
+    choices=tuple(product(PLAN_STRATEGIES, REPLAN_OUTCOMES)),
+)
+REPLAN_SECONDS = _family(
+    "trimtab_replans_seconds_total",
+    "counter",
+    "Time from the request to the end of changes of plans.",
+    unit="seconds",
+    labels=("strategy", "outcome"),
+    choices=tuple(product(PLAN_STRATEGIES, REPLAN_OUTCOMES)),
 )
 STEP_SECONDS = _family(
     "trimtab_migration_step_seconds",

@@ -21,6 +21,7 @@ from balancing.committed import CommittedBatch
 from balancing.instructions import Instruction, Write
 from balancing.load import Snapshot
 from balancing.protocols.migration import Migration, StoryLine
+from balancing.replans.replan import Replan
 from balancing.requests import Rebalance
 from balancing.settings import Settings
 from balancing.steering import Steering
@@ -100,7 +101,7 @@ class Observed:
         """Migration -> the newest line of its story that is counted, and whether its end is."""
         self._audits: dict[str, MigrationAudit] = {}
         self._closed: dict[str, None] = {}
-        """Rebalances whose end is counted."""
+        """Rebalances and changes of plans whose end is counted."""
         self._alarms: tuple[tuple[int, str], ...] = ()
         """When, and of which kind."""
 
@@ -159,6 +160,8 @@ class Observed:
                 self._count_migration(migration)
             else:
                 self._note(migration)
+        for replan in steering.ended_replans:
+            _keep(self._closed, replan.id, None)
 
     @harmless
     def did(self, instruction: Instruction) -> None:
@@ -174,6 +177,8 @@ class Observed:
             self._count_migration(migration)
         for rebalance in instruction.rebalances:
             self._count_rebalance(rebalance)
+        for replan in instruction.replans:
+            self._count_replan(replan)
 
     @harmless
     def alarmed(self, alarms: Sequence[Mapping[str, Any]]) -> None:
@@ -255,6 +260,15 @@ class Observed:
             # "moves[0].sender" is about the sender, whichever move it is of.
             field = str(rebalance.refusal.get("field", "")).rpartition(".")[2].partition("[")[0]
             self._add(metrics.REFUSALS, field, metrics.REFUSED_FIELDS)
+
+    def _count_replan(self, replan: Replan) -> None:
+        if not replan.done or replan.id in self._closed:
+            return
+        _keep(self._closed, replan.id, None)
+        labels = (str(replan.strategy), str(replan.state))
+        self.tally.add(metrics.REPLANS, 1, *labels)
+        seconds = max(0.0, ((replan.closed_ms or replan.created_ms) - replan.created_ms) / 1000)
+        self.tally.add(metrics.REPLAN_SECONDS, seconds, *labels)
 
 
 def _keep(known: dict[str, Kept], name: str, value: Kept) -> None:

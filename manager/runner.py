@@ -121,7 +121,7 @@ class QueryRunner:
                 weighed = self._snapshot()
                 self.observed.weighed(weighed, settings)
                 self._advise(settings, weighed)
-                await self.handle(LoadWeighed(now_ms=now_ms(), settings=settings, snapshot=weighed))
+                await self.handle(self._weighed(settings, weighed))
                 self._showing.weighed(batches, weighed, settings, self.steering)
             case Part.END:
                 situation, bound = self.situation(), self.watch.bound
@@ -191,6 +191,17 @@ class QueryRunner:
     def _snapshot(self) -> Snapshot | None:
         situation = self.situation()
         return self.watch.snapshot({} if situation is None else situation.receivers, self.rules)
+
+    def _weighed(self, settings: Settings, snapshot: Snapshot | None) -> LoadWeighed:
+        newest = self.advising.newest
+        return LoadWeighed(
+            now_ms=now_ms(),
+            settings=settings,
+            snapshot=snapshot,
+            advice=() if newest is None else newest.advice,
+            situation=self.situation() if settings.plans else None,
+            request_id=f"auto-{secrets.token_hex(6)}" if settings.plans else "",
+        )
 
     def _advise(self, settings: Settings, snapshot: Snapshot | None) -> None:
         """The optimiser looks at the plans beside this turn; what it found last is there for the next one."""

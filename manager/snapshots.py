@@ -19,7 +19,7 @@ from trimtab import redis_keys
 
 SNAPSHOT_TTL_S: Final = 900
 """As long as reports are kept. The load of a stopped query is forgotten."""
-_BY_NUMBER: Final = ("moving", "plans")
+_BY_NUMBER: Final = ("moving", "plans", "ordered", "plan_states")
 _SETS: Final = ("pinned", "excluded", "measured")
 _LISTS: Final = ("owners", "group_cpu", "group_rows", "group_bytes", "group_state_rows")
 
@@ -34,7 +34,7 @@ def snapshot_text(snapshot: Snapshot) -> str:
 def parse_snapshot(text: str | bytes) -> Snapshot:
     body: dict[str, Any] = json.loads(text)
     for name in _BY_NUMBER:
-        body[name] = {int(number): value for number, value in body[name].items()}
+        body[name] = {int(number): value for number, value in body.get(name, {}).items()}
     for name in _SETS:
         body[name] = frozenset(body[name])
     for name in _LISTS:

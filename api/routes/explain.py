@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter
 
 from api.backend import Backend, QueryName, Use, check_group
+from api.planning import explained
 from api.problems import unavailable
 from api.routes.documents import answers
 from balancing.explain import Arrival, why_here, why_no_move
@@ -39,7 +40,9 @@ async def explain(query: QueryName, use: Use) -> Json:
     if decision.act:
         proposal = await asyncio.to_thread(make_proposal, load, policy_named(settings.policy), settings, id="explain")
         decision = accept(decision, proposal, settings, now_ms())
-    return {"query": query, **why_no_move(load, settings, decision).to_json(), "last_decision": last}
+    situation = await use.situation(query)
+    plans = explained(await use.planning(query), situation)
+    return {"query": query, **why_no_move(load, settings, decision).to_json(), "plans": plans, "last_decision": last}
 
 
 @router.get("/partitions/{group}/explain", summary="Why this group is where it is", responses=answers(_HERE, 404, 422))

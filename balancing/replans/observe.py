@@ -44,6 +44,6 @@ def observe(replan: Replan, committed: CommittedBatch, now_ms: int) -> list[Even
     if replan.goes_back:
         return [Returned(**about)]
     events: list[Event] = [Settled(**about), Proceed(**about)]
-    if replan.state == State.CLOSING and committed.batch > replan.settled_batch:
+    if replan.state in (State.SETTLED, State.CLOSING) and committed.batch > replan.settled_batch:
         events.append(RanAlone(**about))
     return events

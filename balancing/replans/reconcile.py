@@ -81,16 +81,19 @@ def _is_old_news(ended: Replan, epoch: int, *, back: bool) -> bool:
 
 
 def _adopted(before: Replan | None, order: PlanOrder, committed: CommittedBatch, now_ms: int) -> Replan | None:
-    """None where the worker has settled on the order, or does not say: then there is nothing to be done (yet)."""
-    name = parse_order_id(order.id)
-    report = committed.report(order.worker)
+    """None where the worker has settled on the order, or does not say: then there is nothing to be done (yet).
+
+    One whose record contradicts the order goes back, wherever the worker is: it was cancelled while the journal had
+    forgotten its order, or committed when the journal had forgotten that it was cancelled.
+    """
+    name, report = parse_order_id(order.id), committed.report(order.worker)
     if name is None or report is None or report.order is None:
         return None
-    said = report.order
+    said, (replan, back) = report.order, name
     knows = said.order == order.id
-    if knows and said.state == PlanState.SETTLED:
+    contradicts = before is not None and before.state == (State.COMMITTED if back else State.CANCELLED)
+    if knows and said.state == PlanState.SETTLED and not contradicts:
         return None
-    replan, back = name
     other = (said.former if knows else said.plan) or report.plan
     begun = before or Replan(
         id=replan,
@@ -101,17 +104,18 @@ def _adopted(before: Replan | None, order: PlanOrder, committed: CommittedBatch,
         by="manager",
         created_ms=now_ms,
     )
-    going = State.MIGRATING if knows else State.ORDERED
+    goes_back = back or contradicts
+    lost = f"epoch {committed.bound.number} orders the old plan; the reason was lost" if back else ""
     return replace(
         begun,
-        state=State.RETURNING if back else going,
+        state=State.RETURNING if goes_back else State.MIGRATING if knows else State.ORDERED,
         former=order.plan if back else begun.former or other,
         strategy=begun.strategy if back else order.strategy,
         budget_ms=order.budget_ms,
         incarnation=committed.bound.incarnation,
         since=max(begun.since, order.epoch),
         seen=committed.bound.number,
-        problem=f"epoch {committed.bound.number} orders the old plan; the reason was lost" if back else "",
+        problem=(begun.problem or lost) if goes_back else "",
         closed_ms=None,
         adopted=True,
     )

@@ -7,20 +7,25 @@ from dataclasses import replace
 
 from balancing.bookkeeping import Bookkeeping
 from balancing.committed import CommittedBatch
-from balancing.happenings import Loaded, ReplanAsked, ReplanCancelAsked
+from balancing.happenings import Loaded, LoadWeighed, ReplanAsked, ReplanCancelAsked
 from balancing.instructions import Notice
+from balancing.replans.advice import Change
 from balancing.replans.events import CancelRequested, Event, OrderAllowed
 from balancing.replans.observe import observe
 from balancing.replans.reconcile import adopt, reconcile
 from balancing.replans.replan import Instruction, JournalStep, Replan, ReplanError, Tell, parse_order_id, replan_at
 from balancing.replans.requests import ReplanRequest, accepted, asked_for, check_replan
 from balancing.replans.table import YIELDED_TO, State
+from balancing.replans.trigger import weigh
 from balancing.replans.waits import look
 from balancing.requests import Refused
+from balancing.settings import Settings
 from balancing.situation import Situation
 from trimtab.epochs import Epoch
 from trimtab.moves import Kind
 
+OPTIMISER = "optimiser"
+"""Who asks, where nobody did."""
 KIND = "replan"
 """Of events about a change of plans."""
 
@@ -31,9 +36,16 @@ class ReplanTurn(Bookkeeping):
     # -- knowing
 
     def _load_replans(self, event: Loaded) -> tuple[tuple[Replan, ...], tuple[Replan, ...]]:
-        """Those under way, and those that ended and whose orders the epoch still has."""
+        """Those under way; and of those that ended whose order the epoch has, and the newest of each worker.
+
+        The bound epoch that is known now may be an old one: the next batch may show an order of the newest.
+        """
         names = {name[0] for order in event.bound.plans if (name := parse_order_id(order.id)) is not None}
-        taken_up = [each for each in event.replans.values() if each.state != State.REQUESTED]
+        taken_up = [each for each in event.replans.values() if each.state not in (State.REQUESTED, State.REFUSED)]
+        newest: dict[int, Replan] = {}
+        for each in sorted((each for each in taken_up if each.done), key=lambda each: (each.created_ms, each.id)):
+            newest[each.worker] = each
+        names |= {each.id for each in newest.values()}
         under_way = tuple(each for each in taken_up if not each.done)
         return under_way, tuple(each for each in taken_up if each.done and each.id in names)
 
@@ -81,6 +93,8 @@ class ReplanTurn(Bookkeeping):
                     request = None
                 continue
             self.now = self.now.holding_replans(step.replan)
+            if step.replan.done:
+                self.now = replace(self.now, planner=self.now.planner.ended(step.replan.worker, self.now_ms))
             following = steps[number + 1] if number + 1 < len(steps) else None
             told = [_notice(step.replan)]
             if isinstance(following, Tell):
@@ -130,6 +144,29 @@ class ReplanTurn(Bookkeeping):
         cancel = CancelRequested(replan=request.replan, now_ms=self.now_ms, cause=request.reason, by=request.by)
         self._handle_plan(cancel, event.text)
 
+    # -- the optimiser's own decisions
+
+    def _plans_first(self, event: LoadWeighed) -> tuple[Change, ...]:
+        """Begin the changes that are due; those that are worth it, and have to wait for a while yet."""
+        settings, situation = event.settings, event.situation
+        if not settings.plans or situation is None or self.now.parked:
+            self.now = replace(self.now, planner=self.now.planner.interrupted())
+            return ()
+        weighed = weigh(event.advice, settings, self.now.planner, situation, self.now_ms)
+        self.now = replace(self.now, planner=weighed.trigger)
+        for change in weighed.due:
+            request = _request_of(change, settings, situation, f"{event.request_id}-w{change.worker}", self.now_ms)
+            now = replace(situation, replans=self.now.replans)
+            try:
+                check_replan(request, now, settings.plan_memory_bytes)
+            except Refused as refused:
+                # It rests, and is looked at again: the same refusal over and over would help nobody.
+                self.now = replace(self.now, planner=self.now.planner.ended(change.worker, self.now_ms))
+                self._tell("refused", f"{request.id}: {refused}", worker=change.worker)
+            else:
+                self._start_replan(request, now, None)
+        return weighed.waiting
+
     # -- beside moves
 
     def _allow_orders(self, bound: Epoch) -> None:
@@ -155,6 +192,25 @@ class ReplanTurn(Bookkeeping):
     def _yielded_to(self) -> frozenset[int]:
         """Workers at which the next wave of MSLB waits for a plan order."""
         return frozenset(each.worker for each in self.now.replans if each.state in YIELDED_TO)
+
+
+def _request_of(change: Change, settings: Settings, situation: Situation, name: str, now_ms: int) -> ReplanRequest:
+    auto = settings.plan_strategy == "auto"
+    return ReplanRequest(
+        id=name,
+        query=situation.query,
+        worker=change.worker,
+        plan=change.plan,
+        strategy=change.strategy if auto else settings.plan_strategy,
+        budget_ms=settings.plan_budget_ms,
+        needed_bytes=change.needed_bytes,
+        reason=change.text,
+        by=OPTIMISER,
+        automatic=True,
+        note=f"{change.strategy}: {change.why}" if auto else f"{settings.plan_strategy}: set",
+        forecast=change.to_json(),
+        at_ms=now_ms,
+    )
 
 
 def _about(replan: Replan) -> dict[str, object]:

@@ -79,7 +79,8 @@ def explain(options: argparse.Namespace) -> int:
     path = "explain" if options.group is None else f"partitions/{options.group}/explain"
     with contextlib.closing(from_options(options.url, options.key_file)) as client:
         explanation = client.get(f"{at(options.query)}/{path}")
-    say(json.dumps(explanation, indent=1) if options.json else explanation["text"])
+    plans = [f"worker {each['worker']}: {each['text']}" for each in explanation.get("plans", ())]
+    say(json.dumps(explanation, indent=1) if options.json else "\n".join([explanation["text"], *plans]))
     return 0
 
 

@@ -460,6 +460,33 @@ PLANS: Final = Row(
             unit="none",
             targets=one(f"sum by (worker) (increase(trimtab_worker_plan_changes_total{Q}[6h]))", "worker {{worker}}"),
         ),
+        Panel(
+            title="Changes of plans under way",
+            kind="timeseries",
+            width=8,
+            unit="none",
+            targets=one(f"sum by (strategy) (trimtab_replans_open{Q})", "{{strategy}}"),
+        ),
+        Panel(
+            title="Changes of plans by outcome (6 h)",
+            kind="timeseries",
+            width=8,
+            unit="none",
+            targets=one(
+                f"sum by (strategy, outcome) (increase(trimtab_replans_total{Q}[6h])) > 0", "{{strategy}} {{outcome}}"
+            ),
+        ),
+        Panel(
+            title="Mean time of a change of plans (6 h)",
+            kind="timeseries",
+            width=8,
+            unit="s",
+            targets=one(
+                f"sum by (strategy) (increase(trimtab_replans_seconds_total{Q}[6h]))"
+                f" / sum by (strategy) (increase(trimtab_replans_total{Q}[6h]))",
+                "{{strategy}}",
+            ),
+        ),
     ),
 )
 

@@ -14,6 +14,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from balancing.audit import MigrationAudit
 from balancing.instructions import Instruction, Propose, PublishEpoch, Write
 from balancing.protocols.migration import COMMITTED, Migration
+from balancing.replans.replan import Replan
+from balancing.replans.table import State as ReplanState
+from balancing.replans.trigger import PlanTrigger
 from balancing.requests import Rebalance
 from balancing.steering import Steering
 from balancing.triggers import TriggerState
@@ -66,12 +69,29 @@ def rebalance_key(rebalance: Rebalance) -> Hashable:
     return rebalance.id, rebalance.state, rebalance.migrations, rebalance.automatic
 
 
+def plain_replan(replan: Replan) -> Replan:
+    counts = replan.state in (ReplanState.SETTLED, ReplanState.CLOSING)
+    return replace(
+        replan,
+        story=(),
+        problem="why" if replan.problem else "",
+        refusal=None,
+        reason="",
+        by="",
+        note="",
+        created_ms=0,
+        adopted=False,
+        settled_batch=replan.settled_batch if counts else NOTHING,
+    )
+
+
 class Do(NamedTuple):
     """An instruction that leaves a trace; all but `point` are numbers of interned values."""
 
     then: int
     migrations: tuple[int, ...] = ()
     rebalances: tuple[int, ...] = ()
+    replans: tuple[int, ...] = ()
     request: int = NOTHING
     epoch: int = NOTHING
     point: str = ""
@@ -79,7 +99,7 @@ class Do(NamedTuple):
     @property
     def is_record(self) -> bool:
         """Whether it writes migrations and nothing else."""
-        return bool(self.migrations) and not self.rebalances and self.request == NOTHING
+        return bool(self.migrations) and not (self.rebalances or self.replans) and self.request == NOTHING
 
 
 class Canon:
@@ -88,6 +108,7 @@ class Canon:
     def __init__(self) -> None:
         self.migrations: Interned[Migration] = Interned()
         self.rebalances: Interned[Rebalance] = Interned()
+        self.replans: Interned[Replan] = Interned()
         self.steerings: Interned[Steering] = Interned()
         self.epochs: Interned[Epoch] = Interned()
         self.digests: list[str] = []
@@ -101,6 +122,9 @@ class Canon:
         plain = plain_rebalance(rebalance)
         return self.rebalances.of(plain, rebalance_key(plain))
 
+    def replan(self, replan: Replan) -> int:
+        return self.replans.of(plain_replan(replan))
+
     def epoch(self, epoch: Epoch) -> int:
         return self.epochs.of(epoch)
 
@@ -109,13 +133,19 @@ class Canon:
         ended = [self.migration(each) for each in sorted(steering.ended, key=lambda each: each.id)]
         rebalances = [self.rebalance(each) for each in steering.rebalances]
         over = [self.rebalance(each) for each in sorted(steering.ended_rebalances, key=lambda each: each.id)]
-        key = (steering.fence, steering.parked, *map(tuple, (migrations, ended, rebalances, over)))
+        replans = [self.replan(each) for each in steering.replans]
+        left = [self.replan(each) for each in sorted(steering.ended_replans, key=lambda each: each.id)]
+        key = (steering.fence, steering.parked, *map(tuple, (migrations, ended, rebalances, over, replans, left)))
         plain = replace(
             steering,
             migrations=tuple(self.migrations[each] for each in migrations),
             ended=tuple(self.migrations[each] for each in ended),
             rebalances=tuple(self.rebalances[each] for each in rebalances),
             ended_rebalances=tuple(self.rebalances[each] for each in over),
+            replans=tuple(self.replans[each] for each in replans),
+            ended_replans=tuple(self.replans[each] for each in left),
+            waits={},
+            planner=PlanTrigger(),
             trigger=TriggerState(),
             was_busy=False,
             stalls=NO_STALLS,
@@ -151,8 +181,12 @@ class Canon:
             migrations = tuple(self.migration(each) for each in instruction.migrations)
             rebalances = tuple(self.rebalance(each) for each in instruction.rebalances)
             request = self.requests.of(instruction.request) if instruction.request else NOTHING
-            if migrations or rebalances or request != NOTHING:
-                return Do(then, migrations, rebalances, request, point=instruction.point)
+            for replan in instruction.replans:
+                if replan.done and replan.state != ReplanState.COMMITTED and not replan.problem:
+                    raise Wrong(f"{replan.id} ended {replan.state}, and its record does not say why")
+            replans = tuple(self.replan(each) for each in instruction.replans)
+            if migrations or rebalances or replans or request != NOTHING:
+                return Do(then, migrations, rebalances, replans, request, point=instruction.point)
         if isinstance(instruction, Propose):
             raise Wrong(f"nobody asked for a proposal: {instruction}")
         return None

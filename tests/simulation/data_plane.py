@@ -114,8 +114,11 @@ class DataPlane:
         self.sent: Rows = {name: [] for name in streams}
         self.rates = dict.fromkeys(streams[1:], 1)
         """Rows of each group in each batch, of the other streams."""
+        self.one_in = 1
+        """Each key is said to stand for so many: with one, what a step costs is all that a plan costs."""
         self.followers = [Follower(plan=self.plan) for _ in range(workers)]
-        """What each worker's record says of its plan order."""
+        """What each worker's record says of its plan order, where it `stands`: production workers have settled at once,
+        with states as small as these."""
         self.silent: set[int] = set()
         """Workers whose reports get lost."""
         self.watermark_stalls = False
@@ -305,7 +308,8 @@ class DataPlane:
             cpu_ns=int(outcome.load.rows.sum()) * CPU_NS_PER_ROW,
         )
         report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
-        order = report.order or self.followers[batch.worker].report()
+        follower = self.followers[batch.worker]
+        order = follower.report() if follower.stands else report.order
         sizes = [ROW_BYTES * rows for rows in report.group_state_rows]
         keys = report.keys or self._key_sample(batch)
         return replace(report, phase_ns={}, group_bytes=sizes, order=order, keys=keys)
@@ -315,7 +319,7 @@ class DataPlane:
         mine = [group for group, owner in enumerate(batch.epoch.owners) if owner == batch.worker]
         counts = {self.names[0]: tuple(self.weights[group] * self.window for group in mine)}
         counts |= {name: (rate * self.window,) * len(mine) for name, rate in self.rates.items()}
-        return KeySample(one_in=1, counts=counts)
+        return KeySample(one_in=self.one_in, counts=counts)
 
     def _ids(self, outcome: BatchOutcome) -> Iterator[tuple[int, ...]]:
         names = (f"{self.names[0]}_key", *(f"{name}_id" for name in self.names))

@@ -6,6 +6,7 @@ import operator
 
 from balancing.protocols.migration import Migration
 from balancing.protocols.observe import PATIENCE_BATCHES
+from balancing.replans.replan import Replan
 from tests.checkers.epochs import wrong_between, wrong_with
 from tests.simulation import plane, plane_batch
 from tests.simulation.canonical import NOTHING
@@ -13,6 +14,7 @@ from tests.simulation.plane import LASTING, Luck, Told, Wrong
 from tests.simulation.world import WORKERS, Driver, Scenario, Values, View, World
 from trimtab.epochs import breaks_between, check_epoch
 from trimtab.errors import TrimtabError
+from trimtab.plan_orders import PlanReport
 from worker.roles import Row
 
 NOBODY: frozenset[int] = frozenset()
@@ -82,20 +84,27 @@ class Driving:
         """The world once a batch is committed that leaves the plane `after`."""
         rest = self.values.rests[world.rest]
         clock = self._clock(world, rest.clock)
-        key = (world.redis, world.driver, told, missing, full, clock)
+        plans = tuple(each.report() for each in self.values.planes[world.plane].followers)
+        key = (world.redis, world.driver, told, missing, full, clock, plans)
         heard = self._views.get(key)
         if heard is None:
-            heard = self._views[key] = self._heard(world, told, missing, full, clock)
+            heard = self._views[key] = self._heard(world, told, missing, full, clock, plans)
         number = world.rest if clock == rest.clock else self.values.rests.of(rest._replace(clock=clock))
         return World(heard[0], world.earlier, world.mind, world.ghost, heard[1], after, number)
 
     def _heard(
-        self, world: World, told: frozenset[Told], missing: frozenset[int], full: bool, clock: int
+        self,
+        world: World,
+        told: frozenset[Told],
+        missing: frozenset[int],
+        full: bool,
+        clock: int,
+        plans: tuple[PlanReport, ...],
     ) -> tuple[int, int]:
         """Redis and driver once a batch is committed."""
         driver, redis = self.values.drivers[world.driver], self.values.redises[world.redis]
         refused = full and any(question.ships for question in self.values.epochs[driver.bound].questions)
-        view = self.values.views.of(View(driver.bound, clock, told, missing, refused))
+        view = self.values.views.of(View(driver.bound, clock, told, missing, refused, plans))
         idle = self.values.drivers.of(Driver(driver.bound, driver.before))
         return self.values.redises.of(redis._replace(view=view)), idle
 
@@ -106,6 +115,7 @@ class Driving:
         if found is None:
             epoch = self.values.epochs[bound]
             after = plane_batch.run_batch(self.values.planes[before], epoch, epoch_before, luck, self.rows)
+            after = after._replace(followers=plane.followed(self.values.planes[before], epoch))
             if not epoch.moves:
                 plane.settled(after, epoch)
             told = plane.reported(self.values.planes[before], after, epoch)
@@ -128,4 +138,16 @@ class Driving:
                 migrations += self.values.steerings[mind.steering].migrations
                 numbers |= {each for do in mind.todo for each in self.values.dos[do].migrations}
         migrations += map(self.values.migrations.__getitem__, numbers)
-        return max((wave.held_since for each in migrations for wave in each.waves), default=NOTHING)
+        counts = [wave.held_since for each in migrations for wave in each.waves]
+        return max([*counts, *self._settled(world)], default=NOTHING)
+
+    def _settled(self, world: World) -> list[int]:
+        """Batches in which workers were seen to have settled: one more is awaited."""
+        numbers = set(self.values.redises[world.redis].replans)
+        replans: list[Replan] = []
+        for mind in (self.values.minds[world.mind], self.values.minds[world.ghost]):
+            if mind is not None:
+                replans += self.values.steerings[mind.steering].replans
+                numbers |= {each for do in mind.todo for each in self.values.dos[do].replans}
+        replans += map(self.values.replans.__getitem__, numbers)
+        return [each.settled_batch for each in replans if each.settled_batch >= 0]

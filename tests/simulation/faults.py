@@ -19,6 +19,8 @@ PASSING = {"full": Luck(full=True), "corrupt": Luck(corrupt=True), "differ": Luc
 """What may befall a single batch."""
 FIRST_VIEW = 0
 """The number of what was to be seen in the beginning."""
+RECORDS = 3
+"""Migrations, rebalances and replans come first in what there is in Redis."""
 ALONE = [frozenset({worker}) for worker in range(WORKERS)]
 
 
@@ -112,6 +114,11 @@ class FaultyModel(Model):
                 if todo:
                     cancelled = self.values.mind(Mind(held, look, place, todo, mind.holder))
                     yield MindStep(f"cancel {migration.id}", after, cancelled, wrote=bool(mind.todo))
+            for replan in self.values.steerings[held].replans:
+                todo = self.managing.cancel_replan(held, replan.id)
+                if todo:
+                    cancelled = self.values.mind(Mind(held, look, place, todo, mind.holder))
+                    yield MindStep(f"cancel {replan.id}", after, cancelled, wrote=bool(mind.todo))
 
     # -- batches
 
@@ -123,7 +130,8 @@ class FaultyModel(Model):
             missed = self.values.planes.of(plane.run_no_task(self.values.planes[world.plane]))
             after = self.driving.committed(world, missed, told, frozenset(range(WORKERS)))
             yield "batch without a task", self.spent(after, "idle")
-        if not epoch.moves and not epoch.questions:
+        following = self.values.planes[world.plane].followers
+        if not (epoch.moves or epoch.questions or (following and epoch.plans)):
             return
         usual = self.driving.commit(world, LUCKY)
         for fault, luck in PASSING.items():
@@ -178,4 +186,4 @@ class FaultyModel(Model):
     def _same_records(self, one: int, other: int) -> bool:
         """Then the newest event is the same, too, as far as anybody can tell."""
         first, second = self.values.redises[one], self.values.redises[other]
-        return (first.migrations, first.rebalances) == (second.migrations, second.rebalances)
+        return first[:RECORDS] == second[:RECORDS]

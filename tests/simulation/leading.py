@@ -21,17 +21,22 @@ from balancing.happenings import (
     QueryRuns,
     QueryStopped,
     RecordsLost,
+    ReplanAsked,
+    ReplanCancelAsked,
     TurnEnds,
 )
 from balancing.load import Snapshot, WorkerLoad
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import CancelRequest, Rebalance, RebalanceRequest
-from balancing.situation import Situation
+from balancing.situation import Situation, followers, plans_of
 from balancing.steering import Steering
 from balancing.turn import Part, parts_of_turn
 from tests.simulation.plane import Told
 from trimtab.epochs import Epoch
 from trimtab.moves import Answer, RoleState, Side
+from trimtab.plan_orders import PlanReport
 from trimtab.reports import MoveReport, WorkerReport
 
 TURN: Final = parts_of_turn(running=True, batches=1)
@@ -53,32 +58,50 @@ def led(holder: str, fence: int, now_ms: int = 0) -> Led:
     return Led(now_ms=now_ms, holder=holder, fence=fence)
 
 
-def loaded(look: Look, migrations: Sequence[Migration], rebalances: Sequence[Rebalance], now_ms: int = 0) -> Loaded:
+def loaded(
+    look: Look,
+    migrations: Sequence[Migration],
+    rebalances: Sequence[Rebalance],
+    now_ms: int = 0,
+    replans: Sequence[Replan] = (),
+) -> Loaded:
     assert look.batch is not None
     return Loaded(
         now_ms=now_ms,
         bound=look.batch.bound,
         migrations={each.id: each for each in migrations},
         rebalances={each.id: each for each in rebalances},
+        replans={each.id: each for each in replans},
     )
 
 
-def records_lost(migrations: Sequence[Migration], rebalances: Sequence[Rebalance], now_ms: int = 0) -> RecordsLost:
+def records_lost(
+    migrations: Sequence[Migration],
+    rebalances: Sequence[Rebalance],
+    now_ms: int = 0,
+    replans: Sequence[Replan] = (),
+) -> RecordsLost:
     return RecordsLost(
         now_ms=now_ms,
         migrations={each.id: each for each in migrations},
         rebalances={each.id: each for each in rebalances},
+        replans={each.id: each for each in replans},
     )
 
 
 def situation_of(steering: Steering, look: Look) -> Situation | None:
     if look.newest is None:
         return None
+    reports = look.batch.reports if look.batch is not None else {}
     return Situation(
         query=steering.query,
         workers=look.workers,
         epoch=look.newest,
         migrations=steering.migrations,
+        replans=steering.replans,
+        streams=("A", "B", "C"),
+        plans=plans_of(look.newest, reports),
+        follow=followers(reports),
         up=frozenset(range(look.workers)),
         committed=look.batch.batch if look.batch is not None else -1,
     )
@@ -127,13 +150,35 @@ def moves_asked(
     )
 
 
+def replan_asked(
+    request: ReplanRequest, text: str, steering: Steering, look: Look, replans: Mapping[str, Replan], now_ms: int = 0
+) -> ReplanAsked | None:
+    """A request for another plan; None while the leader does not know the newest epoch, or no report of the worker."""
+    situation = situation_of(steering, look)
+    if situation is None or look.batch is None or request.worker not in look.batch.reports:
+        return None
+    return ReplanAsked(now_ms=now_ms, request=request, text=text, situation=situation, known=replans.get(request.id))
+
+
+def replan_cancel_asked(query: str, replan: str, text: str, now_ms: int = 0) -> ReplanCancelAsked:
+    request = CancelReplan(id=f"cancel-{replan}", query=query, replan=replan, by="somebody")
+    return ReplanCancelAsked(now_ms=now_ms, request=request, text=text)
+
+
 def cancel_asked(query: str, migration: str, text: str, now_ms: int = 0) -> CancelAsked:
     request = CancelRequest(id=f"cancel-{migration}", query=query, migration=migration, by="somebody")
     return CancelAsked(now_ms=now_ms, request=request, text=text)
 
 
 def report_of(
-    worker: int, batch: int, epoch: Epoch, told: Sequence[Told], *, store_problem: str = "", at_ms: int = 0
+    worker: int,
+    batch: int,
+    epoch: Epoch,
+    told: Sequence[Told],
+    *,
+    store_problem: str = "",
+    at_ms: int = 0,
+    order: PlanReport | None = None,
 ) -> WorkerReport:
     """What a worker reports: what it says about moves, and its answers to questions."""
     moves = [
@@ -146,7 +191,7 @@ def report_of(
         query=epoch.query, batch=batch, epoch=epoch.number, worker=worker, attempt=0, executor=f"x{worker}", process=0,
         at_ms=at_ms, rows=nothing, late_rows=nothing, bad_rows=nothing, results=0, state_rows=0, combined_rows=0,
         state_bytes=0, index_bytes=0, watermark_us=0, cpu_ns=0, moves=moves,
-        chosen=_answers(worker, epoch, store_problem),
+        chosen=_answers(worker, epoch, store_problem), order=order, plan="" if order is None else order.plan,
     )  # fmt: skip
 
 

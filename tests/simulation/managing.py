@@ -14,6 +14,10 @@ from balancing.committed import CommittedBatch
 from balancing.happenings import Happening
 from balancing.protocols.migration import Migration
 from balancing.protocols.table import State
+from balancing.replans.replan import Replan
+from balancing.replans.requests import ReplanRequest
+from balancing.replans.table import YIELDED_TO
+from balancing.replans.table import State as ReplanState
 from balancing.requests import Rebalance
 from balancing.steering import Steering
 from balancing.turn import Part
@@ -24,10 +28,11 @@ from tests.simulation.leading import Look
 from tests.simulation.plane import Wrong
 from tests.simulation.world import DOWN, QUERY, WORKERS, Mind, Redis, Scenario, Values, View
 from trimtab.epochs import Epoch, breaks_between, check_epoch
+from trimtab.moves import Kind
 
 Answer = tuple[tuple[int, ...], int]
 """Instructions that leave a trace, and the steering that holds in the end."""
-R = TypeVar("R", Migration, Rebalance)
+R = TypeVar("R", Migration, Rebalance, Replan)
 
 
 class MindStep(NamedTuple):
@@ -50,6 +55,8 @@ class Managing:
         """Durable writes that were made, by name."""
         self.cancelled: set[tuple[str, State]] = set()
         """Protocols and states in which somebody cancelled."""
+        self.plans_cancelled: set[ReplanState] = set()
+        """States of changes of plans in which somebody cancelled."""
         self._handled: dict[tuple[int, int, int], Answer] = {}
         self._asked: dict[tuple[object, ...], Answer] = {}
         self._cancelled: dict[tuple[int, str], tuple[int, ...]] = {}
@@ -70,7 +77,9 @@ class Managing:
         problem = "the store is full" if view.refused else ""
         told = sorted(view.told)
         reports = {
-            worker: leading.report_of(worker, view.clock, epoch, told, store_problem=problem)
+            worker: leading.report_of(
+                worker, view.clock, epoch, told, store_problem=problem, order=view.plans[worker] if view.plans else None
+            )
             for worker in range(WORKERS)
             if worker not in view.missing
         }
@@ -100,14 +109,21 @@ class Managing:
         durable, held = self.values.instructions(steering, instructions)
         return tuple(map(self.values.dos.of, durable)), held
 
-    def ask(self, steering: int, look: int, request: int, rebalances: tuple[int, ...]) -> Answer:
+    def ask(
+        self, steering: int, look: int, request: int, rebalances: tuple[int, ...], replans: tuple[int, ...]
+    ) -> Answer:
         """The first request of the list is taken up."""
-        key = (steering, look, request, rebalances)
+        key = (steering, look, request, rebalances, replans)
         if key not in self._asked:
             text = self.values.requests[request]
             known = {each.id: each for each in map(self.values.rebalances.__getitem__, rebalances)}
-            at = self.values.steerings[steering]
-            happening = leading.moves_asked(self.asked[text], text, at, self.look(look), self.snapshot, known)
+            at, seen, asked = self.values.steerings[steering], self.look(look), self.asked[text]
+            happening: Happening | None
+            if isinstance(asked, ReplanRequest):
+                records = {each.id: each for each in map(self.values.replans.__getitem__, replans)}
+                happening = leading.replan_asked(asked, text, at, seen, records)
+            else:
+                happening = leading.moves_asked(asked, text, at, seen, self.snapshot, known)
             self._asked[key] = self._answer(steering, happening)
         return self._asked[key]
 
@@ -119,23 +135,38 @@ class Managing:
             self._cancelled[key] = self._answer(steering, leading.cancel_asked(QUERY, migration, ""))[0]
         return self._cancelled[key]
 
+    def cancel_replan(self, steering: int, replan: str) -> tuple[int, ...]:
+        key = (steering, replan)
+        if key not in self._cancelled:
+            at = self.values.steerings[steering]
+            self.plans_cancelled |= {each.state for each in at.replans if each.id == replan}
+            self._cancelled[key] = self._answer(steering, leading.replan_cancel_asked(QUERY, replan, ""))[0]
+        return self._cancelled[key]
+
     def path(self, steering: int, look: int, position: int, redis: Redis) -> tuple[Mind, tuple[tuple[int, int], ...]]:
         """The turn, up to the next instruction that leaves a trace; and where on the way a cancel might come in."""
         requests, rebalances = redis.requests, redis.rebalances if redis.requests else ()
-        key = (steering, look, position, requests, rebalances)
+        replans = redis.replans if redis.requests else ()
+        key = (steering, look, position, requests, rebalances, replans)
         path = self._paths.get(key)
         if path is None:
-            path = self._paths[key] = self._path(steering, look, position, requests, rebalances)
+            path = self._paths[key] = self._path(steering, look, position, requests, rebalances, replans)
         return path
 
     def _path(
-        self, steering: int, look: int, position: int, requests: tuple[int, ...], rebalances: tuple[int, ...]
+        self,
+        steering: int,
+        look: int,
+        position: int,
+        requests: tuple[int, ...],
+        rebalances: tuple[int, ...],
+        replans: tuple[int, ...],
     ) -> tuple[Mind, tuple[tuple[int, int], ...]]:
         cancels: list[tuple[int, int]] = []
         turn = leading.turn_of(self.look(look))
         while position < len(turn):
             if turn[position] == Part.REQUESTS:
-                todo, _ = self.ask(steering, look, requests[0], rebalances) if requests else ((), steering)
+                todo, _ = self.ask(steering, look, requests[0], rebalances, replans) if requests else ((), steering)
                 if todo:
                     return Mind(steering, look, position, todo), tuple(cancels)
                 cancels.append((steering, position + 1))
@@ -189,7 +220,8 @@ class Managing:
         ignorant = self.values.steering(Steering(query=QUERY))
         _, knowing = self._answer(ignorant, leading.led("manager", fence))
         migrations, rebalances = self._records(redis)
-        todo, held = self._answer(knowing, leading.loaded(self.look(look), migrations, rebalances))
+        replans = [self.values.replans[each] for each in redis.replans]
+        todo, held = self._answer(knowing, leading.loaded(self.look(look), migrations, rebalances, replans=replans))
         mind = Mind(knowing, look, 0, todo) if todo else Mind(held)
         mind = mind._replace(holder=holder)
         led = self.values.redises.of(redis._replace(holder=holder, fence=fence))
@@ -220,7 +252,8 @@ class Managing:
         redis = self.values.redises[number]
         look = self.values.looks.of((redis.view, redis.newest))
         if not mind.synced and redis.view != NOTHING:
-            todo, held = self._answer(mind.steering, leading.records_lost(*self._records(redis)))
+            replans = [self.values.replans[each] for each in redis.replans]
+            todo, held = self._answer(mind.steering, leading.records_lost(*self._records(redis), replans=replans))
             after = Mind(mind.steering, look, 0, todo) if todo else Mind(held)
             return MindStep("manager puts Redis right", number, self.values.mind(after._replace(holder=mind.holder)))
         after, _ = self.path(mind.steering, look, 0, redis)
@@ -242,6 +275,7 @@ class Managing:
             before._replace(
                 migrations=_updated(before.migrations, do.migrations, self.values.migrations),
                 rebalances=_updated(before.rebalances, do.rebalances, self.values.rebalances),
+                replans=_updated(before.replans, do.replans, self.values.replans),
                 requests=requests,
             )
         )
@@ -252,6 +286,8 @@ class Managing:
             newest = self.values.epochs[redis.newest]
             if epoch.number != newest.number + 1:
                 return redis
+            if strict:
+                self._check_plans(newest, epoch, [self.values.replans[each] for each in redis.replans])
             if (redis.newest, number) not in self._follows:
                 # Redis may have gone back to another epoch of this number since the manager looked; the script does not
                 # see that, the driver does.
@@ -264,6 +300,22 @@ class Managing:
         for problem in (*breaks_between(newest, epoch), *wrong_with(epoch), *wrong_between(newest, epoch)):
             raise Wrong(f"published: {problem}")
         check_epoch(epoch, self.scenario.groups, WORKERS)
+
+    def _check_plans(self, newest: Epoch, epoch: Epoch, replans: list[Replan]) -> None:
+        """No plan is ordered while a wave of MSLB is open at its worker; and the next wave yields to an order."""
+        for order in epoch.plans:
+            before = newest.order(order.worker)
+            waves = [move for move in newest.moves if move.kind == Kind.TRANSFER and move.side_of(order.worker)]
+            if order.id.endswith(".p1") and (before is None or before.id != order.id) and waves:
+                raise Wrong(f"{order.id} is given while {waves[0].id} is open")
+        yielded_to = {each.worker for each in replans if each.state in YIELDED_TO and newest.order(each.worker) is None}
+        for move in epoch.moves:
+            if (
+                move.kind == Kind.TRANSFER
+                and newest.move(move.id) is None
+                and {move.sender, move.receiver} & yielded_to
+            ):
+                raise Wrong(f"{move.id} begins although a plan order waits")
 
     def _check_outcomes(self, mind: Mind, do: Do) -> None:
         """The end that people were told of stays, and beyond the point of no return the way is forward."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from balancing.replans.replan import parse_order_id
+from balancing.replans.table import State
 from balancing.steering import Steering
 from tests.simulation import plane
 from tests.simulation.canonical import NOTHING
@@ -29,7 +31,7 @@ from tests.simulation.world import (
     View,
     World,
 )
-from trimtab.epochs import first_epoch
+from trimtab.epochs import Epoch, first_epoch
 
 Step = tuple[str, World]
 BACKWARDS = Luck(backwards=True)
@@ -73,7 +75,7 @@ class Model:
             mind=values.mind(Mind(values.steering(Steering(query=QUERY, fence=1)))),
             ghost=DOWN,
             driver=values.drivers.of(Driver(bound, epoch.number)),
-            plane=values.planes.of(plane.start(epoch.owners, WORKERS)),
+            plane=values.planes.of(plane.start(epoch.owners, WORKERS, scenario.plan)),
             rest=values.rests.of(Rest(0, waiting, scenario.broken, budget)),
         )
 
@@ -154,12 +156,29 @@ class Model:
         view = self.values.views[redis.view]
         if not redis.newest == driver.bound == view.bound or view.missing:
             return False
-        if self.values.steerings[mind.steering].migrations:
+        if self.values.steerings[mind.steering].migrations or self.values.steerings[mind.steering].replans:
             return False
         return self.managing.step(redis_number, mind_number, strict=strict) is None
 
     def at_the_end(self, world: World) -> bool:
         return not self.values.rests[world.rest].waiting and self.is_quiet(world)
+
+    def _check_plans(self, world: World, epoch: Epoch) -> None:
+        """Every worker has settled on the plan that the epoch orders, and every record says how it ended."""
+        for worker, follower in enumerate(self.values.planes[world.plane].followers):
+            order = epoch.order(worker)
+            wanted = (order.id, order.plan) if order is not None else ("", self.scenario.plan)
+            if (follower.order, follower.plan) != wanted or follower.left:
+                raise Wrong(f"worker {worker} shall have {wanted}, and is at {follower}")
+        for record in map(self.values.replans.__getitem__, self.values.redises[world.redis].replans):
+            order = epoch.order(record.worker)
+            if not record.done:
+                raise Wrong(f"all has ended, and the record of {record.id} says that it is {record.state}")
+            mine = order is not None and (parse_order_id(order.id) or ("", False))[0] == record.id
+            if record.state in (State.COMMITTED, State.CANCELLED) and mine:
+                assert order is not None
+                if order.plan != record.wanted_plan:
+                    raise Wrong(f"{record.id} is {record.state}, and worker {record.worker} shall have {order.plan}")
 
     def check_end(self, world: World) -> None:
         """Outcome and owners agree, no move is open, and no record says that something is under way."""
@@ -168,6 +187,7 @@ class Model:
         if epoch.moves or epoch.questions:
             raise Wrong(f"all migrations have ended, and epoch {epoch.number} has open moves or questions")
         plane.settled(self.values.planes[world.plane], epoch)
+        self._check_plans(world, epoch)
         records = [self.values.migrations[each] for each in redis.migrations]
         for record in records:
             if not record.done:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tests.checkers.followers import Follower
 from trimtab.epochs import Epoch
 from trimtab.moves import Kind, Move, RoleState, Side
 
@@ -91,6 +92,8 @@ class Plane(NamedTuple):
     due: tuple[frozenset[tuple[int, int]], ...]
     """By group: ages of the older and the newer row of each result that is still to be made."""
     applied: Applied
+    followers: tuple[Follower, ...] = ()
+    """By worker: what its record says of its plan order; none where no plan is changed."""
 
 
 class Told(NamedTuple):
@@ -131,11 +134,18 @@ LASTING: Final[Mapping[str, Luck]] = {
 """What may befall every attempt from some time on."""
 
 
-def start(owners: tuple[int, ...], workers: int = 2) -> Plane:
+def followed(plane: Plane, epoch: Epoch) -> tuple[Follower, ...]:
+    """What the records say of plan orders at the end of a batch."""
+    return tuple(each.after(epoch, worker, 0) for worker, each in enumerate(plane.followers))
+
+
+def start(owners: tuple[int, ...], workers: int = 2, plan: str = "") -> Plane:
     """Every group has been with its owner for a while, under the first epoch."""
     rows = Cell(rows=tuple(range(WINDOW + 1)))
     cells = [tuple(rows if owner == worker else Cell() for owner in owners) for worker in range(workers)]
-    return Plane(tuple(Worker(each) for each in cells), (), (frozenset(),) * len(owners), Applied(1, 0, owners))
+    following = (Follower(plan=plan),) * workers if plan else ()
+    applied = Applied(1, 0, owners)
+    return Plane(tuple(Worker(each) for each in cells), (), (frozenset(),) * len(owners), applied, following)
 
 
 def run_no_task(plane: Plane) -> Plane:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
+from balancing.replans.requests import ReplanRequest
 from balancing.requests import MoveRequest, RebalanceRequest
 from tests.simulation.world import FAULTS, QUERY, Scenario
 
@@ -20,6 +21,10 @@ def request(
     """Its migration is called `name`-1."""
     move = MoveRequest(sender=sender, receiver=1 - sender, groups=groups, share=share)
     return RebalanceRequest(id=name, query=QUERY, moves=(move,), strategy=strategy)
+
+
+def replan(name: str, worker: int = 0) -> ReplanRequest:
+    return ReplanRequest(id=name, query=QUERY, worker=worker, plan="((A C) B)", strategy="ms")
 
 
 def faults(*names: str, **times: int) -> dict[str, int]:
@@ -119,6 +124,48 @@ LET_IN: Final = replace(
     back_writes=2,
 )
 
+PLAN: Final = "((A B) C)"
+REPLAN: Final = Scenario(
+    "a change of plans",
+    (replan("p1"),),
+    faults("crash", "wipe", "mute", "cancel", "idle", "replay"),
+    total=2,
+    groups=1,
+    plan=PLAN,
+    back_writes=2,
+)
+REPLAN_HASTY: Final = replace(
+    REPLAN,
+    name="a change of plans, epochs composed before the journal is put right",
+    faults=faults("fall", "cancel", "hasty", "ghost"),
+    total=2,
+    back_writes=4,
+)
+REPLAN_TWICE: Final = replace(
+    REPLAN,
+    name="a change of plans, and another one of the same worker",
+    requests=(replan("p1"), replace(replan("p2"), plan="(A B C)")),
+    faults=faults("crash", "back", "stale", "cancel", "fall"),
+    total=1,
+    one_by_one=True,
+)
+REPLAN_BESIDE_MSLB: Final = replace(
+    REPLAN,
+    name="a change of plans beside MSLB",
+    requests=(request("m1", "mslb", (0, 1)), replan("p1")),
+    faults=faults("crash", "cancel"),
+    total=1,
+    groups=2,
+    single_waves=True,
+)
+REPLAN_BESIDE_PTLB: Final = replace(
+    REPLAN,
+    name="a change of plans beside PTLB",
+    requests=(request("m1", "ptlb", (0,)), replan("p1", 1)),
+    faults=faults("crash", "cancel", "mute"),
+    total=1,
+)
+
 SCENARIOS: Final = (
     MSLB_ONE,
     FORGETFUL,
@@ -137,6 +184,11 @@ SCENARIOS: Final = (
     SIDE_BY_SIDE,
     ASKED_TWICE,
     LET_IN,
+    REPLAN,
+    REPLAN_HASTY,
+    REPLAN_TWICE,
+    REPLAN_BESIDE_MSLB,
+    REPLAN_BESIDE_PTLB,
 )
 
 MORE: Final = (
@@ -155,6 +207,10 @@ MORE: Final = (
     ),
     SIDE_BY_SIDE,
     ASKED_TWICE,
+    REPLAN,
+    REPLAN_TWICE,
+    REPLAN_BESIDE_MSLB,
+    REPLAN_BESIDE_PTLB,
     Scenario(
         "MSLB, three groups one after the other",
         (request("m1", "mslb", (0, 1, 2)),),

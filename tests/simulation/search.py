@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from balancing.protocols.table import State
+from balancing.replans.table import State as ReplanState
 from tests.simulation.faults import FaultyModel
 from tests.simulation.plane import Wrong
 from tests.simulation.scenarios import larger
@@ -50,6 +51,7 @@ class Searched:
     """Durable writes that were made, by name."""
     cancelled: frozenset[tuple[str, State]]
     """Protocols and states in which somebody cancelled."""
+    plans_cancelled: frozenset[ReplanState]
     rows: frozenset[Row]
     """Rows of the workers' table that were taken."""
 
@@ -100,6 +102,7 @@ class Search:
             complete=at == len(self.worlds),
             points=frozenset(managing.points),
             cancelled=frozenset(managing.cancelled),
+            plans_cancelled=frozenset(managing.plans_cancelled),
             rows=frozenset(self.model.driving.rows),
         )
 

@@ -13,6 +13,7 @@ from balancing.replans.replan import Replan
 from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.replans.table import State
 from balancing.rules import Rules
+from balancing.settings import Settings
 from manager.requests import enqueue
 from tests.simulation.managers import Killer, World, move
 from trimtab.embedded import EmbeddedRedis
@@ -241,5 +242,32 @@ def test_the_query_begins_anew(server: EmbeddedRedis, raw: redis.Redis) -> None:
                 "the query was started again with another checkpoint",
             )
             assert not world.plane.bound.plans
+
+    asyncio.run(scenario())
+
+
+def test_the_optimiser_acts_by_itself_and_comes_to_rest(server: EmbeddedRedis, raw: redis.Redis) -> None:
+    """Plans of all workers before groups move; then what follows is measured anew."""
+
+    async def scenario() -> None:
+        async with Planned(server, window=2) as world:
+            world.plane.rates |= {"B": 6}
+            world.plane.one_in = 100_000
+            world.manager("m", advise_s=0.0)
+            eager = Settings(plans=True, plan_hold_s=0.0, plan_horizon_s=1e6, plan_memory_bytes=10**12)
+            await world.store.set_auto(world.query, eager)
+
+            async def all_have_changed() -> bool:
+                ended = await world.store.replans(world.query)
+                return sum(each.state == State.COMMITTED for each in ended.values()) >= 3
+
+            await world.until(all_have_changed, "changes of all plans")
+            made = list((await world.store.replans(world.query)).values())
+            assert {each.worker for each in made} == {0, 1, 2} and all(each.by == "optimiser" for each in made)
+            assert all(each.forecast and each.forecast["saves"] > 0 for each in made)
+            batch = world.plane.committed
+            await world.until(lambda: world.plane.committed > batch + 20, "some batches more")
+            assert len(await world.store.replans(world.query)) == 3, "it rests"
+            world.check()
 
     asyncio.run(scenario())

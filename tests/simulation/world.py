@@ -9,9 +9,11 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from balancing.replans.requests import ReplanRequest
 from balancing.requests import RebalanceRequest
 from tests.simulation.canonical import NOTHING, Canon, Do, Interned
 from tests.simulation.plane import Plane, Told
+from trimtab.plan_orders import PlanReport
 
 QUERY: Final = "q"
 LIFE: Final = "life"
@@ -31,12 +33,15 @@ class View(NamedTuple):
     """Workers whose report did not reach Redis."""
     refused: bool = False
     """The transfer store was tried for a question, and failed."""
+    plans: tuple[PlanReport, ...] = ()
+    """By worker, as its record said when the batch began."""
 
 
 class Redis(NamedTuple):
     migrations: tuple[int, ...] = ()
     """In the order of their ids."""
     rebalances: tuple[int, ...] = ()
+    replans: tuple[int, ...] = ()
     requests: tuple[int, ...] = ()
     newest: int = NOTHING
     """The newest epoch."""
@@ -134,7 +139,7 @@ class Scenario:
     """What is asked for, and what may go wrong on the way."""
 
     name: str
-    requests: tuple[RebalanceRequest, ...]
+    requests: tuple[RebalanceRequest | ReplanRequest, ...]
     faults: dict[str, int]
     """How often each may happen."""
     total: int
@@ -148,6 +153,8 @@ class Scenario:
     """Whether Redis refuses the writes of a manager that has lost its lease."""
     broken: str = ""
     """What is wrong with the transfer store from the beginning, for good."""
+    plan: str = ""
+    """That workers start with, where plans are changed."""
     outcome: str = ""
     """How every migration has to end, where that is certain."""
 

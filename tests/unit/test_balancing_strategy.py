@@ -14,6 +14,7 @@ from balancing.strategy import (
     CLOSE_BATCHES,
     WAVE_BATCHES,
     choose,
+    kept_states,
     mslb_cost,
     parse_choice,
     ptlb_cost,
@@ -84,8 +85,26 @@ def test_unmatched_states_are_recomputed_where_plans_differ() -> None:
     seen = replace(SEEN, workers=workers, ns_per_work=100.0)
     assert recomputing_ns(seen, MOVES[0]) == 0
     differ = replace(seen, plans={0: "(A B) C", 1: "(B C) A"})
-    assert recomputing_ns(differ, MOVES[0]) == pytest.approx((2 * 4000 + 2000) * 100)
-    assert mslb_cost(differ, MOVES).work_ns - mslb_cost(seen, MOVES).work_ns == pytest.approx(1e6)
+    blind = (2 * 4000 * 2 / 3 + 2000) * 100
+    assert recomputing_ns(differ, MOVES[0]) == pytest.approx(blind), "BC is new: as many tuples as the sender has"
+    assert mslb_cost(differ, MOVES).work_ns - mslb_cost(seen, MOVES).work_ns == pytest.approx(blind)
+    known = replace(
+        differ, workers=(workers[0], worker(1, "b", state_rows=1000)), plan_states={1: {"A": 400, "B C": 3000}}
+    )
+    assert recomputing_ns(known, MOVES[0]) == pytest.approx((2 * 4000 * 2 / 3 + 3 * 4000) * 100)
+
+
+def test_states_are_matched_by_their_streams_and_under_the_ordered_plan() -> None:
+    """(B A) C keeps what (A B) C keeps; a plan that is ordered counts before the one that still runs."""
+    workers = (worker(0, "a", state_rows=8000, combined_rows=4000), worker(1, "b"))
+    seen = replace(SEEN, workers=workers, ns_per_work=100.0)
+    same = replace(seen, plans={0: "((A B) C)", 1: "(C (B A))"})
+    assert recomputing_ns(same, MOVES[0]) == 0
+    assert recomputing_ns(replace(same, ordered={1: "((A C) B)"}), MOVES[0]) > 0
+    assert recomputing_ns(replace(same, ordered={0: "((A C) B)"}), MOVES[0]) == 0, "the sender ships what it has now"
+    less = replace(seen, plans={0: "((A B) C)", 1: "(A B C)"})
+    assert recomputing_ns(less, MOVES[0]) == 0, "an mjoin keeps no state to be recomputed"
+    assert kept_states("mjoin") == kept_states("((A B)") == frozenset()
 
 
 def test_moving_state_wins_at_high_rates_and_long_windows() -> None:

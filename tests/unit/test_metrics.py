@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from balancing.audit import MigrationAudit
 from balancing.instructions import Write
 from balancing.protocols.migration import StoryLine
+from balancing.replans.replan import Replan
+from balancing.replans.table import State as ReplanState
 from balancing.requests import MoveRequest, RebalanceRequest
 from balancing.steering import Steering
 from manager import metrics
@@ -32,6 +34,7 @@ from tests.simulation.data_plane import DataPlane
 from trimtab import __version__
 from trimtab.driver_progress import DriverProgress
 from trimtab.embedded import EmbeddedRedis
+from trimtab.plan_orders import PlanStrategy
 from trimtab.store import Store
 
 pytestmark = pytest.mark.redis
@@ -442,6 +445,24 @@ def test_what_is_written_again_does_not_count_again() -> None:
     successor.did(Write(then=Steering(query="orders"), migrations=(last,)))
     assert successor.tally.value(metrics.MIGRATIONS, "mslb", "rolled-back") == 0
     assert successor.tally.value(metrics.AUDIT_LOST) == 0
+
+
+def test_changes_of_plans_are_counted_once_with_their_time() -> None:
+    observed = Observed()
+    done = Replan(
+        id="p1", query="orders", worker=0, plan="b", strategy=PlanStrategy.HYBMIG, state=ReplanState.COMMITTED,
+        created_ms=1_000, closed_ms=5_500,
+    )  # fmt: skip
+    known = Steering(query="orders")
+    observed.did(Write(then=known, replans=(dataclasses.replace(done, state=ReplanState.MIGRATING, closed_ms=None),)))
+    for _ in range(2):
+        observed.did(Write(then=known, replans=(done,)))
+    assert observed.tally.value(metrics.REPLANS, "hybmig", "committed") == 1
+    assert observed.tally.value(metrics.REPLAN_SECONDS, "hybmig", "committed") == 4.5
+    successor = Observed()
+    successor.knows(Steering(query="orders", ended_replans=(done,)))
+    successor.did(Write(then=known, replans=(done,)))
+    assert successor.tally.value(metrics.REPLANS, "hybmig", "committed") == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: str(family.name))

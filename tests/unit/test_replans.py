@@ -194,6 +194,7 @@ def test_a_younger_order_of_another_stays() -> None:
         (replan(State.ORDERED), saying(PlanState.SETTLED), [Settled, Proceed]),
         (replan(State.CLOSING, settled_batch=7), saying(PlanState.SETTLED), [Settled, Proceed]),
         (replan(State.CLOSING, settled_batch=6), saying(PlanState.SETTLED), [Settled, Proceed, RanAlone]),
+        (replan(State.SETTLED, settled_batch=6), saying(PlanState.SETTLED), [Settled, Proceed, RanAlone]),
         (replan(State.RETURNING), saying(PlanState.SETTLED), []),
         (replan(State.ORDERED, incarnation="other"), saying(PlanState.SETTLED), []),
         (replan(State.COMMITTED), saying(PlanState.SETTLED), []),
@@ -312,6 +313,16 @@ def test_an_order_that_nobody_follows_is_adopted(
 def test_an_order_outlives_its_replan(known: Replan, name: str, *, adopted: bool) -> None:
     said = saying(PlanState.MIGRATING, name)
     assert bool(adopt(batch(bound(order(name)), said), [known], 9)) == adopted
+
+
+def test_a_cancel_whose_journal_had_forgotten_the_order_is_carried_out() -> None:
+    """Also where the worker has settled on the new plan meanwhile."""
+    known = replan(State.CANCELLED, problem="cancelled by me")
+    for said in (saying(PlanState.SETTLED), saying(PlanState.MIGRATING)):
+        (step,) = adopt(batch(bound(order()), said), [known], 9)
+        assert isinstance(step, JournalStep)
+        assert (step.replan.state, step.replan.former, step.replan.problem) == (State.RETURNING, OLD, known.problem)
+        assert step.replan.closed_ms is None
 
 
 # -- requests
