@@ -1,4 +1,7 @@
-"""Works out what the balancer wants, beside the event loop: hundreds of milliseconds for thousands of groups."""
+"""What the balancer is told of the load, and what it wants.
+
+That is worked out beside the event loop: hundreds of milliseconds for thousands of groups.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,33 @@ import asyncio
 import secrets
 from collections.abc import Callable
 
-from balancing.happenings import Proposed
+from balancing.happenings import LoadWeighed, Proposed
 from balancing.instructions import Propose
 from balancing.load import Snapshot
 from balancing.policies import policy_named
 from balancing.proposal import make_proposal
+from balancing.settings import Settings
 from balancing.situation import Situation
+from manager.advising import Planning
 from manager.store import now_ms
+
+
+def load_weighed(
+    settings: Settings, snapshot: Snapshot | None, advised: Planning | None, situation: Situation | None
+) -> LoadWeighed:
+    """The load with the newest batches in it, and what the optimiser found last; `situation` where it may act."""
+    return LoadWeighed(
+        now_ms=now_ms(),
+        settings=settings,
+        snapshot=snapshot,
+        advice=() if advised is None else advised.advice,
+        situation=situation,
+        request_id="" if situation is None else _request_id(),
+    )
+
+
+def _request_id() -> str:
+    return f"auto-{secrets.token_hex(6)}"
 
 
 async def propose_aside(
@@ -42,5 +65,5 @@ async def propose_aside(
         settings=settings,
         situation=now,
         snapshot=snapshot(),
-        request_id=f"auto-{secrets.token_hex(6)}",
+        request_id=_request_id(),
     )

@@ -17,7 +17,6 @@ from balancing.happenings import (
     BatchCommitted,
     Happening,
     Led,
-    LoadWeighed,
     QueryRuns,
     QueryStopped,
     TurnEnds,
@@ -36,7 +35,7 @@ from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.observing import Observed
 from manager.pen import Pen, go_on
-from manager.proposing import propose_aside
+from manager.proposing import load_weighed, propose_aside
 from manager.settings import ManagerSettings
 from manager.showing import Showing
 from manager.store import ManagerStore, now_ms
@@ -121,7 +120,8 @@ class QueryRunner:
                 weighed = self._snapshot()
                 self.observed.weighed(weighed, settings)
                 self._advise(settings, weighed)
-                await self.handle(self._weighed(settings, weighed))
+                situation = self.situation() if settings.plans else None
+                await self.handle(load_weighed(settings, weighed, self.advising.newest, situation))
                 self._showing.weighed(batches, weighed, settings, self.steering)
             case Part.END:
                 situation, bound = self.situation(), self.watch.bound
@@ -191,17 +191,6 @@ class QueryRunner:
     def _snapshot(self) -> Snapshot | None:
         situation = self.situation()
         return self.watch.snapshot({} if situation is None else situation.receivers, self.rules)
-
-    def _weighed(self, settings: Settings, snapshot: Snapshot | None) -> LoadWeighed:
-        newest = self.advising.newest
-        return LoadWeighed(
-            now_ms=now_ms(),
-            settings=settings,
-            snapshot=snapshot,
-            advice=() if newest is None else newest.advice,
-            situation=self.situation() if settings.plans else None,
-            request_id=f"auto-{secrets.token_hex(6)}" if settings.plans else "",
-        )
 
     def _advise(self, settings: Settings, snapshot: Snapshot | None) -> None:
         """The optimiser looks at the plans beside this turn; what it found last is there for the next one."""
