@@ -180,8 +180,8 @@ class Migration:
             each.lacks = [grown({}, each.streams, self.states.next_rows)]
 
     def _inside(self, each: Growing) -> Iterator[Cuts]:
-        """All entries inside a state."""
-        yield from self._entries(other for other in self.growing.values() if other.streams <= each.streams)
+        """All entries inside a state. What lies below a shared state is no part of it: that one is complete."""
+        yield from self._entries(o for o in self.growing.values() if o.streams <= each.streams and o.task == each.task)
 
     @staticmethod
     def _entries(growing: Iterable[Growing]) -> Iterator[Cuts]:
@@ -204,17 +204,17 @@ class Migration:
         for level in segment.new[:-1]:
             if not self.growing[level.streams].begun:
                 return made
-            arrived = states.keep(self._without_early(states.climb(arrived, level, load.probes)))
+            arrived = states.keep(self._without_early(segment, states.climb(arrived, level, load.probes)))
         if not self.both_emit:
             return made
-        return concatenated([made, self._without_early(states.climb(arrived, segment.new[-1], load.probes))])
+        arrived = self._without_early(segment, states.climb(arrived, segment.new[-1], load.probes))
+        return concatenated([made, arrived])
 
-    def _without_early(self, found: Tuples) -> Tuples:
+    def _without_early(self, segment: Segment, found: Tuples) -> Tuples:
         """Leave out what was made of tuples that background computation has added to a state that is not complete yet:
         until then its entries speak of them."""
-        early = [
-            each for each in self.growing.values() if each.driver is not None and each.streams < set(found.streams)
-        ]
+        mine = [each for each in self.growing.values() if each.task == segment.streams and each.driver is not None]
+        early = [each for each in mine if each.streams < set(found.streams)]
         if not early or not self.both_emit:
             return found
         wanted = ~may_satisfy(found, list(self._entries(early))) | self.whole[found.group]

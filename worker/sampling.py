@@ -17,14 +17,14 @@ from worker.buffers import Int64s, StateBuffer
 from worker.states import States
 from worker.walks import Streams
 
-EVERY: Final = 4
+EVERY: Final = 8
 """Batches from one sample to the next."""
 ZEROS: Final = 6
 """One key in 64."""
 KEYS_MAX: Final = 256
 KEYS_FEW: Final = 16
 """Where a sample has fewer, all keys are counted."""
-ROWS_MAX: Final = 32_768
+ROWS_MAX: Final = 8_192
 """Of each stream, that are looked at to count all keys."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 """As `worker.kernels` hashes codes."""
@@ -66,8 +66,8 @@ def _codes(found: Mapping[str, tuple[Int64s, Int64s]]) -> Int64s:
 
 def _at_equal_distances(leaf: StateBuffer, limits: Int64s) -> tuple[Int64s, Int64s]:
     distance = max(1, -(-leaf.size // ROWS_MAX))
-    rows = leaf.at(np.arange(leaf.tail, leaf.head, distance, dtype=np.int32))
-    codes, counts = np.unique(rows.code[rows.lo >= limits[rows.group]], return_counts=True)
+    rows = slice(leaf.tail, leaf.head, distance)
+    codes, counts = np.unique(leaf.code[rows][leaf.lo[rows] >= limits[leaf.group[rows]]], return_counts=True)
     return codes, counts * distance
 
 

@@ -182,7 +182,9 @@ def _excepted(
     migration = engine.migration
     if migration is None or streams not in migration.growing:
         return
-    entries = [entry for each in migration.growing.values() if each.streams <= streams for entry in each.lacks]
+    task = migration.growing[streams].task
+    inside = [each for each in migration.growing.values() if each.streams <= streams and each.task == task]
+    entries = [entry for each in inside for entry in each.lacks]
     names = sorted(streams)
     for refs in combinations:
         rows = dict(zip(names, refs, strict=True))

@@ -50,13 +50,13 @@ def check(sample: KeySample | None, cluster: Cluster, one_in: int) -> None:
 def test_every_stream_counts_the_same_keys(tmp_path: Path, keys: int, one_in: int) -> None:
     luck = random.Random(keys)
     cluster = cluster_of(tmp_path, "(A B C)", window=200)
-    rows = {"A": rows_of(luck, 9000, keys), "B": rows_of(luck, 30, keys), "C": list[Row]()}
+    rows = {"A": rows_of(luck, 8000, keys), "B": rows_of(luck, 30, keys), "C": list[Row]()}
     if keys > 10_000:
         rows["A"] = [(key, 400, key) for key in range(keys)]
     cluster.step(rows, 0)
     check(cluster.last[0].keys, cluster, one_in)
-    for batch in range(1, 5):
-        cluster.step({"A": rows_of(luck, 5, keys, (480, 500)), "B": [], "C": []}, 100 * batch)
+    for batch in range(1, sampling.EVERY + 1):
+        cluster.step({"A": rows_of(luck, 5, keys, (480, 500)), "B": [], "C": []}, 50 * batch)
     check(cluster.last[0].keys, cluster, one_in)
     assert cluster.watermark == 400, "half of the rows have expired"
 
@@ -88,7 +88,7 @@ def test_a_sample_of_frozen_groups_has_what_they_keep(tmp_path: Path) -> None:
     cluster.checking = False
     cluster.publish([cluster.move("m.0", "transfer", [0], 0, 1)])
     cluster.step({"A": [(0, 50, 1), (2, 50, 2)], "B": []}, 45)
-    for watermark in (50, 90, 100, 100):
+    for watermark in (50, 90, 100, 100, *[100] * (sampling.EVERY - 4)):
         cluster.step({"A": [], "B": []}, watermark)
     sample = cluster.last[0].keys
     assert sample is not None and sample.counts == {"A": (1,), "B": (0,)}
