@@ -8,7 +8,6 @@ does not lead watches, and takes over when the lease ends.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -19,7 +18,6 @@ from balancing.happenings import (
     Happening,
     Led,
     LoadWeighed,
-    Proposed,
     QueryRuns,
     QueryStopped,
     TurnEnds,
@@ -222,23 +220,9 @@ class QueryRunner:
         self.steering = instruction.then
         self.observed.did(instruction)
         if isinstance(instruction, Propose):
-            await self._propose(instruction)
-
-    async def _propose(self, propose: Propose) -> None:
-        proposal = await propose_aside(propose)
-        situation = self.situation()
-        if situation is not None:
-            await self.handle(
-                Proposed(
-                    now_ms=now_ms(),
-                    decision=propose.decision,
-                    proposal=proposal,
-                    settings=propose.settings,
-                    situation=situation,
-                    snapshot=self._snapshot(),
-                    request_id=f"auto-{secrets.token_hex(6)}",
-                )
-            )
+            proposed = await propose_aside(instruction, self.situation, self._snapshot)
+            if proposed is not None:
+                await self.handle(proposed)
 
 
 def make_runner(
