@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.workload import JoinWorkload
-from split_union.session import CHEAPER, LOCAL_FILES
+from split_union.session import LOCAL_FILES
 from trimtab import JoinQuery, Stream
 from trimtab.store import Store
 
@@ -67,7 +67,6 @@ def native_settings(form: str) -> dict[str, str]:
     """What a user would set who wants this form to be fast."""
     store = "spark.sql.streaming.stateStore"
     settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false", LOCAL_FILES[0]: LOCAL_FILES[1]}
-    settings |= {name: value for name, (value, _) in CHEAPER.items()}
     if form != "memory":
         provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         settings[f"{store}.providerClass"] = provider

@@ -35,8 +35,8 @@ from trimtab.embedded import EmbeddedRedis
 FORMS: Final = ("interval", "multi")
 TARGET: Final = 8.0
 """Times Flink's input rows per second, in its best form."""
-COMPARED_ROWS: Final = 3000
-COMPARED_BATCHES: Final = 12
+COMPARED_ROWS: Final = 1000
+COMPARED_BATCHES: Final = 8
 
 
 @dataclass

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from benchmarks.engines import LATENESS
 from split_union import session
-from split_union.join import in_one_wave
 from split_union.split import ticks
 from worker.arriving import WORKER_KEY
 from worker.spark import INPUT
@@ -61,5 +60,5 @@ def floor_result(spark: SparkSession, inputs: dict[str, DataFrame], checkpoint: 
         .mapInArrow(partial(drop_rows, keys, stream), INPUT)
         for stream, frame in enumerate(inputs.values())
     ]
-    routed = in_one_wave(reduce(DataFrame.unionByName, splits), session.task_slots(spark))
+    routed = reduce(DataFrame.unionByName, splits)
     return routed.groupBy(WORKER_KEY).transformWithStateInPandas(Idle(), RESULT, "Append", "None")

@@ -140,8 +140,9 @@ def digested(result: DataFrame) -> DataFrame:
 
 def _batch(progress: Any) -> Batch:
     took = {name: float(ms) for name, ms in progress["durationMs"].items()}
-    row = progress["observedMetrics"].get("digest")
-    digest = () if row is None else tuple(int(row[name] or 0) for name in ("results", "low", "high"))
+    row = progress["observedMetrics"]["digest"]
+    # Sums of nothing are null.
+    digest = (int(row["results"]), int(row["low"] or 0), int(row["high"] or 0))
     return Batch(int(progress["batchId"]), took["triggerExecution"], took, digest)
 
 

@@ -190,8 +190,8 @@ class Bench:
 
     def warm_up(self, workload: JoinWorkload) -> None:
         home = self._scratch / "warm"
-        write(workload, home / "in")
-        entrant = Entrant("warm", self._builder(Point("warm", "warm", workload)), home / "in", workload, home)
+        write(workload, home / "files")
+        entrant = Entrant("warm", self._builder(Point("warm", "warm", workload)), home / "files", workload, home)
         medians = warm_up(self._spark, entrant, self._options.warm_up)
         told = ", ".join(f"{ms:.0f}" for ms in medians)
         self._console.print(f"warm; medians of ten batches: {told} ms; {load_average()}")

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
@@ -47,22 +46,16 @@ class Variant:
     base: str
     """What it is compared with."""
     application: str = "unix"
-    prompt: bool = False
-    """Split tasks acknowledge at once what comes over TCP."""
-    waves: bool = True
-    """Split tasks as Spark makes them; otherwise at most as many as run at once."""
     total: str = "true"
     explain: str = "formatted"
 
 
 VARIANTS: Final = {
     "as Spark is": Variant("as Spark is", "tcp"),
-    "prompt over TCP": Variant("as Spark is", "tcp", prompt=True),
     "Unix sockets": Variant("as Spark is"),
-    "and one wave": Variant("Unix sockets", waves=False),
     "and no total of rows": Variant("Unix sockets", total="false"),
     "and simple explain": Variant("Unix sockets", explain="simple"),
-    "all": Variant("as Spark is", waves=False, total="false", explain="simple"),
+    "all": Variant("as Spark is", total="false", explain="simple"),
 }
 
 
@@ -179,11 +172,7 @@ def _builder(variant: Variant, workload: JoinWorkload, redis: str, name: str) ->
     def build(spark: SparkSession, inputs: dict[str, DataFrame], checkpoint: Path) -> DataFrame:
         spark.conf.set(TOTAL, variant.total)
         spark.conf.set(EXPLAIN, variant.explain)
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(session_settings, "over_tcp", return_value=variant.prompt))
-            if variant.waves:
-                stack.enter_context(mock.patch.object(session_settings, "task_slots", return_value=None))
-            return engines.trimtab_result(spark, workload, inputs, checkpoint, redis, WORKERS, name)
+        return engines.trimtab_result(spark, workload, inputs, checkpoint, redis, WORKERS, name)
 
     return build
 

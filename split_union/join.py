@@ -74,7 +74,6 @@ def build_join(
     routed = _control(query, spark, epoch, checkpoint, store.url, keys)
     for frame in splits:
         routed = routed.unionByName(frame)
-    routed = in_one_wave(routed, session.task_slots(spark))
     task = WorkerTask(
         query=query.name,
         spec=spec,
@@ -131,19 +130,10 @@ def _split(
         checkpoint=checkpoint,
         worker_keys=keys,
         version=__version__,
-        over_tcp=session.over_tcp(frame.sparkSession),
     )
     # Under plain names: PySpark looks the columns up as expressions, and would read a dot or backtick as part of one.
     plain = [f"c{number}" for number in range(len(task.arriving))]
     return selected.toDF(*plain).mapInArrow(_caller(task), INPUT)
-
-
-def in_one_wave(routed: DataFrame, slots: int | None) -> DataFrame:
-    """At most as many split tasks as can run at once: each further one costs a task's start, and moves no row sooner.
-
-    Where nobody knows how many there will be, a task for each partition: cores that are added must have work.
-    """
-    return routed if slots is None else routed.coalesce(slots)
 
 
 def _control(

@@ -7,7 +7,6 @@ differently is never overwritten: it is refused by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.errors import InvalidInput
@@ -37,15 +36,9 @@ LOCAL_FILES: Final = (
 )
 """For checkpoints on a local disk (ADR 0007). Both managers of Spark write a temporary file and rename it there; the
 default one starts `readlink` and `chmod` processes for every file, dozens in each batch."""
-CHEAPER: Final[dict[str, tuple[str, str]]] = {
-    f"{_STORE}.rocksdb.trackTotalNumberOfRows": ("false", "each write to the store would begin with a read"),
-    "spark.sql.ui.explainMode": ("simple", "the driver writes the plan of every batch down, for the UI"),
-}
-"""What makes batches cheaper, and is made only where the user has chosen nothing."""
 UNIX_SOCKETS: Final = ("spark.python.unix.domain.socket.enabled", "true")
 """Between executors and their Python processes, in place of TCP: an application's setting, for whoever starts it."""
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_NO_LIMIT: Final = 2**31 - 1
 TASK_ATTEMPTS: Final = 4
 """Where spark.task.maxFailures is not set: Spark's own default."""
 
@@ -72,13 +65,8 @@ def prepare(spark: SparkSession, workers: int, checkpoint: str) -> None:
     """Make the settings, which `check` has found to be free."""
     for name, (value, _) in _wanted(workers).items():
         spark.conf.set(name, value)
-    optional = {name: value for name, (value, _) in CHEAPER.items()}
-    if is_local(spark, checkpoint):
-        optional.update([LOCAL_FILES])
-    made = spark.conf.getAll
-    for name, value in optional.items():
-        if name not in made:
-            spark.conf.set(name, value)
+    if is_local(spark, checkpoint) and LOCAL_FILES[0] not in spark.conf.getAll:
+        spark.conf.set(*LOCAL_FILES)
 
 
 def flag(spark: SparkSession, name: str) -> bool:
@@ -104,45 +92,6 @@ def attempts_under(master: str, max_failures: str | None) -> int:
     if local is not None:
         return int(local[1] or 1)
     return int(max_failures or TASK_ATTEMPTS)
-
-
-def over_tcp(spark: SparkSession) -> bool:
-    """Whether executors talk to their Python processes over TCP."""
-    return (spark.sparkContext.getConf().get(UNIX_SOCKETS[0]) or "false").lower() != "true"
-
-
-def task_slots(spark: SparkSession) -> int | None:
-    """How many tasks the application may ever run at once, where its settings say so."""
-    context: Any = spark.sparkContext
-    processors = int(context._jvm.java.lang.Runtime.getRuntime().availableProcessors())
-    return slots_under(str(context.master), dict(context.getConf().getAll()), processors)
-
-
-def slots_under(master: str, settings: Mapping[str, str], processors: int) -> int | None:
-    """An upper bound: where executors can still join, and nothing says how many, there is none.
-
-    Yarn and Kubernetes give as many executors as are asked for, a standalone cluster as many cores; under dynamic
-    allocation only its maximum counts. `processors` are the driver's, for `local[*]`.
-    """
-    per_task = int(settings.get("spark.task.cpus", "1"))
-    local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master)
-    if local is not None:
-        cores = 1 if local[1] is None else processors if local[1] == "*" else int(local[1])
-        return max(cores // per_task, 1)
-    cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
-    if cluster is not None:
-        return max(int(cluster[1]) * (int(cluster[2]) // per_task), 1)
-    cores_each = settings.get("spark.executor.cores")
-    if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
-        executors = settings.get("spark.dynamicAllocation.maxExecutors", "")
-        if not executors.isdigit() or cores_each is None or int(executors) >= _NO_LIMIT:
-            return None
-        return max(int(executors) * (int(cores_each) // per_task), 1)
-    if master.startswith("k8s://") or master == "yarn":
-        return max(int(settings.get("spark.executor.instances", "2")) * (int(cores_each or "1") // per_task), 1)
-    if master.startswith("spark://") and "spark.cores.max" in settings:
-        return max(int(settings["spark.cores.max"]) // per_task, 1)
-    return None
 
 
 def _wanted(workers: int) -> dict[str, tuple[str, str]]:

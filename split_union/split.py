@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from split_union.acknowledging import promptly
 from split_union.routing import Routes, route, routes_of
 from trimtab import frames, offset_log
 from trimtab.evidence import Seen, Tally, arriving_digests
@@ -42,8 +41,6 @@ class SplitTask:
     checkpoint: str
     worker_keys: tuple[int, ...]
     version: str
-    over_tcp: bool = False
-    """How the JVM and this process talk to each other."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_version(self.version)
@@ -60,7 +57,7 @@ class SplitTask:
             watcher = Watcher(self.name, sorted(epoch.moving), len(epoch.owners), before.watermark_us)
         reached: set[int] = set()
         bad_rows = 0
-        for gathered in _gathered(promptly(batches) if self.over_tcp else batches):
+        for gathered in _gathered(batches):
             kept = self._complete(gathered.rename_columns(self.arriving))
             bad_rows += gathered.num_rows - kept.num_rows
             if kept.num_rows:

@@ -72,6 +72,7 @@ trimtab.io/query: {{ include "trimtab.queryShort" . }}
   "spark.sql.warehouse.dir" "/tmp/spark-warehouse"
   "spark.jars.ivy" "/tmp/.ivy2"
   "spark.speculation" "false"
+  "spark.python.unix.domain.socket.enabled" "true"
   "spark.authenticate" "true"
   "spark.authenticate.secret.file" "/etc/trimtab/spark-auth/secret"
   "spark.network.crypto.enabled" "true"
