@@ -148,7 +148,7 @@ def operation_of(request: Request) -> str:
 Use = Annotated[Backend, Depends(backend_of)]
 By = Annotated[Caller, Depends(caller_of)]
 Operation = Annotated[str, Depends(operation_of)]
-QueryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="The query's name.")]
+QueryName = Annotated[str, Path(pattern=f"^{redis_keys.QUERY_NAME}$", description="The query's name.")]
 Id = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 
 

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -105,15 +107,15 @@ class KeyFiles:
         return records, complaints
 
     def _record(self, path: Path) -> KeyRecord:
-        text = _text(path)
+        text, created_ms = _content(path)
         digest = hashed(self._salt, text)
         known = self._known.get(path.name)
         if known is None or known[0] != digest:
-            known = self._known[path.name] = (digest, parse_key_file(path, text))
+            known = self._known[path.name] = (digest, parse_key_file(path, text, created_ms))
         return known[1]
 
 
-def parse_key_file(path: Path, text: str) -> KeyRecord:
+def parse_key_file(path: Path, text: str, created_ms: int) -> KeyRecord:
     """What a file says; values that may be secret are never repeated in errors."""
     if not re.fullmatch(NAME, path.name):
         raise InvalidInput(
@@ -133,7 +135,6 @@ def parse_key_file(path: Path, text: str) -> KeyRecord:
     if "scope" not in fields:
         raise InvalidInput(f"{path}: scope", None, "is missing", "Add a line `scope: read`, `operate` or `admin`.")
     scope = checked_scope(f"{path}: scope", fields["scope"])
-    created_ms = int(path.stat().st_mtime * 1000)
     if "key" in fields and len(fields) == 2:
         key = parse_key(fields["key"])
         if key is None:
@@ -187,12 +188,21 @@ def write_key_file(directory: Path, record: KeyRecord) -> Path:
     return path
 
 
-def _text(path: Path) -> str:
+def _opened(path: str, flags: int) -> int:
+    """Without waiting: whoever opens a pipe waits for somebody to write into it, and so would every request."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _content(path: Path) -> tuple[str, int]:
+    """Its text, and when it was written. Asked of the open file, which the kubelet may replace at any moment."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_opened) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(0, "not a file")
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) <= FILE_BYTES_MAX:
-            return data.decode("ascii")
+            return data.decode("ascii"), int(status.st_mtime * 1000)
         problem = f"is larger than {FILE_BYTES_MAX} bytes"
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"

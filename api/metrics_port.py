@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
+from api.connections import BoundedProtocol
 from api.exposition import Exposition, MetricsOnly
 
 
@@ -29,6 +30,7 @@ async def serving_metrics(exposition: Exposition, listening: socket.socket | Non
     server = _Beside(
         uvicorn.Config(
             MetricsOnly(exposition),
+            http=BoundedProtocol,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import resource
 import signal
@@ -34,7 +35,8 @@ from manager.settings import ManagerSettings
 from manager.store import ManagerStore
 from trimtab.defaults import DEFAULT_PORT, DEFAULT_REDIS
 from trimtab.errors import InvalidInput
-from trimtab.redis_access import redacted
+from trimtab.plain_text import plain_text
+from trimtab.redis_access import reason, redacted
 
 UNREAD_MS: Final = 60_000
 """How long what was sent may wait for the client to take it in."""
@@ -200,8 +202,8 @@ async def _greeting(settings: ServeSettings, store: ManagerStore, port: int) -> 
     known = KeyStore(store.client, None if settings.keys is None else KeyFiles(settings.keys))
     try:
         keys = await known.all()
-    except (redis.RedisError, OSError):
-        lines.append(f"{shown} does not answer yet; waiting for it. Is it the Redis that the query uses?")
+    except (redis.RedisError, OSError) as error:
+        lines.append(f"{shown} does not answer yet ({reason(error)}); waiting. Is it the Redis that the query uses?")
         keys = list((await known.in_files()).values())
     if not keys:
         lines.append("There is no API key yet. Create one in another terminal:")
@@ -230,11 +232,20 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+class PlainLines(logging.Formatter):
+    """What others wrote into Redis (names, requests, errors about them) is text in a log, too; a message is a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = copy.copy(record)
+        line.msg, line.args = plain_text(record.getMessage()), ()
+        return plain_text(super().format(line), lines=True)
+
+
 @contextlib.contextmanager
 def _logging_to_stderr(access: bool) -> Iterator[None]:
     """While it serves. Afterwards logging is as before, for programs that call it in their own process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     levels = {
         "trimtab": logging.INFO,
         "uvicorn": logging.WARNING,

@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from api.connections import BoundedProtocol
 
 WAITING_BYTES_MAX: Final = 256 * 1024
 """What may wait in this process for one client when another message comes; the message comes on top."""
@@ -26,8 +27,8 @@ SEND_S: Final = 20.0
 _TRANSPORT: Final = "trimtab.transport"
 
 
-class StreamProtocol(H11Protocol):
-    """uvicorn's own, with the connection in the scope's extensions."""
+class StreamProtocol(BoundedProtocol):
+    """With the connection in the scope's extensions."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -17,7 +17,7 @@ PROGRAMS: Final = ("scrape", "live", "observed")
 SHORT: Final = {
     "scrape": ("--scrapes", "10"),
     "live": ("--seconds", "8"),
-    "observed": ("--pairs", "1", "--rows", "20000", "--batches", "20", "--measured", "10"),
+    "observed": ("--pairs", "2", "--rows", "20000", "--warm-up", "20", "--block", "6"),
 }
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+import redis
 
 from commands.environment import fill_in_options
 from commands.remote.commands import REDIS_HELP, add_commands, add_live_plan, redis_url, refuse_key
@@ -16,6 +20,7 @@ from trimtab import __version__
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput, TrimtabError
 from trimtab.plain_text import plain_text
+from trimtab.redis_access import reason
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -54,16 +59,37 @@ def _with_negative_sizes(arguments: Sequence[str]) -> list[str]:
 def exit_code(action: Callable[[], int]) -> int:
     """Run `action`. Our own errors become a message without a stack, and an exit code."""
     try:
-        return action()
+        code = action()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return FAILED
     except InvalidInput as error:
         print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return BAD_INPUT
     except TrimtabError as error:
         print(f"trimtab: {plain_text(error, lines=True)}", file=sys.stderr)
         return FAILED
+    except redis.RedisError as error:
+        print(f"trimtab: Redis does not answer ({reason(error)})", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _nobody_reads() -> bool:
+    """Whoever reads has seen enough (`| head`): what is left to say goes nowhere, also when Python ends."""
+    with contextlib.suppress(OSError):  # stdout may be no file at all
+        number = sys.stdout.fileno()
+        pipe = select.poll()
+        pipe.register(number, 0)
+        if pipe.poll(0):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            return True
+    return False
 
 
 def seconds(text: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from balancing.forecast import forecast
 from balancing.load import Snapshot
 from balancing.policies.policy import SuggestedMove
-from balancing.protocols.migration import Migration
+from balancing.protocols.migration import TABLES, Migration
 from balancing.requests import Rebalance
 from balancing.settings import Settings
 from balancing.steering import Steering
@@ -109,12 +109,11 @@ def foresee(migrations: Sequence[Migration], snapshot: Snapshot, settings: Setti
         max_pause_ms=pace.max_pause_ms,
     )
     foreseen = forecast(before, moves, settings.measure, choice.cost)
-    ships = choice.strategy == "mslb"
     return Outcome(
         ratio_before=round(foreseen.ratio_before, 4),
         ratio_after=round(foreseen.ratio_after, 4),
         pause_ms=round(foreseen.pause_ms, 1),
-        bytes=foreseen.bytes if ships else 0,
+        bytes=foreseen.bytes if TABLES[choice.strategy].ships else 0,
         seconds=None if foreseen.seconds is None else round(foreseen.seconds, 2),
     )
 

@@ -8,7 +8,6 @@ does not lead watches, and takes over when the lease ends.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -19,7 +18,6 @@ from balancing.happenings import (
     Happening,
     Led,
     LoadWeighed,
-    Proposed,
     QueryRuns,
     QueryStopped,
     TurnEnds,
@@ -38,7 +36,7 @@ from manager.journal import LeaderJournal
 from manager.lease import Fenced, Lease
 from manager.observing import Observed
 from manager.pen import Pen, go_on
-from manager.proposing import propose_aside
+from manager.proposing import propose_aside, request_name
 from manager.settings import ManagerSettings
 from manager.showing import Showing
 from manager.store import ManagerStore, now_ms
@@ -202,7 +200,7 @@ class QueryRunner:
             snapshot=snapshot,
             advice=() if newest is None else newest.advice,
             situation=self.situation() if settings.plans else None,
-            request_id=f"auto-{secrets.token_hex(6)}" if settings.plans else "",
+            request_id=request_name() if settings.plans else "",
         )
 
     def _advise(self, settings: Settings, snapshot: Snapshot | None) -> None:
@@ -245,23 +243,9 @@ class QueryRunner:
         self.steering = instruction.then
         self.observed.did(instruction)
         if isinstance(instruction, Propose):
-            await self._propose(instruction)
-
-    async def _propose(self, propose: Propose) -> None:
-        proposal = await propose_aside(propose)
-        situation = self.situation()
-        if situation is not None:
-            await self.handle(
-                Proposed(
-                    now_ms=now_ms(),
-                    decision=propose.decision,
-                    proposal=proposal,
-                    settings=propose.settings,
-                    situation=situation,
-                    snapshot=self._snapshot(),
-                    request_id=f"auto-{secrets.token_hex(6)}",
-                )
-            )
+            proposed = await propose_aside(instruction, self.situation, self._snapshot)
+            if proposed is not None:
+                await self.handle(proposed)
 
 
 def make_runner(

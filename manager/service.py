@@ -46,6 +46,8 @@ class ManagerService:
         self._stop = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._problem = "not started yet"
+        self._told: type[Exception] | None = None
+        """What is wrong with Redis, as the log knows it: each kind of trouble is told once."""
 
     def not_ready(self) -> str:
         """Why this manager cannot work at the moment; empty if it can. For readiness probes."""
@@ -69,15 +71,16 @@ class ManagerService:
                     for query in await self.store.queries():
                         self._watch_over(query)
                     await self._count_alarms()
-                    self._problem = ""
+                    self._problem, self._told = "", None
                 except (RedisError, OSError, TimeoutError) as error:
-                    if not self._problem:
+                    if type(error) is not self._told:
                         log.warning("Redis does not answer: %s", error)
+                    self._told = type(error)
                     self._problem = f"Redis does not answer: {error}"
                 except Exception as error:
                     # Whatever is wrong with one entry: queries that are led already are led on.
-                    log.exception("queries cannot be looked for")
-                    self._problem = f"queries cannot be looked for: {type(error).__name__}: {error}"
+                    log.exception("the list of queries cannot be read")
+                    self._problem = f"the list of queries cannot be read: {type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.settings.discover_s):
                         await self._stop.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -183,7 +184,7 @@ class ManagerStore:
 
     async def definition(self, query: str) -> Json | None:
         text = await self._redis.get(redis_keys.definition(query))
-        return None if text is None else json.loads(text)
+        return None if text is None else _definition(text)
 
     async def define_again(self, query: str, definition: Json) -> None:
         """Put back a definition that Redis has lost; one that is there stays."""
@@ -191,8 +192,8 @@ class ManagerStore:
 
     async def current_epoch(self, query: str) -> Epoch | None:
         """The newest epoch that is published: bound already, or about to be."""
-        number = await self._redis.get(redis_keys.current(query))
-        return None if number is None else await self.epoch(query, int(number))
+        number = _number(await self._redis.get(redis_keys.current(query)), int, None)
+        return None if number is None else await self.epoch(query, number)
 
     async def epoch(self, query: str, number: int) -> Epoch | None:
         text = await self._redis.get(redis_keys.epoch(query, number))
@@ -242,11 +243,9 @@ class ManagerStore:
     # The journal, as the leader wrote it
 
     async def leader(self, query: str) -> Leader | None:
-        value = await self._redis.get(redis_keys.lease(query))
-        if value is None:
-            return None
-        holder, _, fence = value.rpartition(" ")
-        return Leader(holder=holder, fence=int(fence))
+        holder, _, text = str(await self._redis.get(redis_keys.lease(query)) or "").rpartition(" ")
+        fence = _number(text, int, None)
+        return None if fence is None else Leader(holder=holder, fence=fence)
 
     async def records(self, query: str) -> Records:
         """All that are kept, open and closed, at one moment: what a leader begins with."""
@@ -333,7 +332,7 @@ class ManagerStore:
         known: dict[str, Json] = {}
         for (name, kind), text in zip(fields, texts, strict=True):
             if text is not None:
-                known.setdefault(name, {})[kind] = json.loads(text)
+                known.setdefault(name, {}).update((kind, each) for each in _listed([text], json.loads))
         return known
 
     async def next_request(self, query: str) -> str | None:
@@ -428,9 +427,11 @@ def now_ms() -> int:
 
 
 def _number(text: str | None, kind: Callable[[str], Number], missing: Missing) -> Number | Missing:
+    """What is not finite is none: JSON has no word for it, so no client could read a document that has one."""
     try:
-        return missing if not text else kind(text)
-    except ValueError:
+        number = kind(text or "")
+        return number if math.isfinite(number) else missing
+    except (ValueError, OverflowError):
         return missing
 
 
@@ -441,6 +442,16 @@ def _lags(text: str | None) -> dict[str, int]:
         return {str(stream): int(lag) for stream, lag in list(body.items())[:LAGS_MAX]}
     except (ValueError, TypeError, AttributeError):
         return {}
+
+
+def _definition(text: str) -> Json | None:
+    """None where it cannot be read: one query's must not hide the others in a list of all."""
+    try:
+        body = json.loads(text)
+        _ = event_time(body).track_s, int(body.get("workers", 1)), [each["name"] for each in body.get("streams", ())]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return dict(body)
 
 
 def _epoch(text: str) -> Epoch | None:

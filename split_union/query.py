@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from plans.tree import parse_plan
+from trimtab import redis_keys
 from trimtab.durations import parse_us
 from trimtab.errors import InvalidInput
 from trimtab.owners import FirstOwners, first_owners, parse_first_owners
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-_QUERY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 STREAMS_MAX: Final = 8
 PARTITIONS_MAX: Final = 32_767
 DURATION_MAX_US: Final = 1000 * 365 * 86_400_000_000
@@ -161,7 +161,7 @@ class JoinQuery(_Checked):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not _QUERY_NAME.fullmatch(name):
+        if not re.fullmatch(redis_keys.QUERY_NAME, name):
             raise InvalidInput("name", name, "is not a name for a query", "Use up to 100 letters, digits, _, . and -.")
         return name
 

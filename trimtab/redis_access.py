@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import redis
 from redis.credentials import CredentialProvider
 
 from trimtab.defaults import DEFAULT_REDIS, DEFAULT_REDIS_PORT, REDIS_VARIABLE
@@ -89,6 +90,20 @@ def password_problem(url: str) -> str:
     if ":" not in urlsplit(url).netloc.rpartition("@")[0]:
         return ""
     return "has a password, which other users of this machine can see (ps)"
+
+
+def reason(error: Exception) -> str:
+    """Whether nobody is there, or somebody who refuses us: never with an address or a name in it."""
+    if isinstance(error, redis.AuthenticationError):
+        return f"user or password is wrong or missing: see {USER} and {PASSWORD_FILE}, or {API_USER}"
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return f"this user may not do that: see {USER} and {API_USER}, and docs/security.md for what each role may do"
+    text = str(error).lower().replace("_", " ")
+    if "certificate verify failed" in text:
+        return f"its certificate is not trusted: name its authority in {CA_FILE}"
+    if "wrong version number" in text or "record layer failure" in text:
+        return "it does not speak TLS: write redis://, or another port"
+    return type(error).__name__
 
 
 def redacted(url: str) -> str:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+QUERY_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
+"""What a query may be called. Other names get into Redis only if somebody writes them there."""
+
 QUERIES: Final = "trimtab:queries"
 """Set: names of the queries that have published anything."""
 

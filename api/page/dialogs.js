@@ -1,7 +1,7 @@
 // Questions before something is changed, and what the server says about it. All of it works without a mouse.
 
 import { button, el, field, set, speak, theirs } from "/page/dom.js";
-import { Problem } from "/page/session.js";
+import { newToken, Problem } from "/page/session.js";
 
 /** What went wrong, and what to do about it. */
 export function trouble(error) {
@@ -14,7 +14,7 @@ export function ask({ title, text, action, danger = false, required = true, act 
   const reason = el("textarea", { rows: "2", maxlength: "500", required });
   const problem = el("div");
   const go = el("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
-  const token = crypto.randomUUID(); // the same for every try: what was done once is not done twice
+  const token = newToken(); // the same for every try: what was done once is not done twice
   return new Promise((resolve) => {
     const leave = (value) => {
       dialog.close();

@@ -5,7 +5,7 @@ import { button, el, field, link, say, set, speak, theirs } from "/page/dom.js";
 import { LiveQuery } from "/page/live.js";
 import { address, route } from "/page/router.js";
 import { forgetKey, keptKey, session, useKey, useTicket } from "/page/session.js";
-import { seconds } from "/page/text.js";
+import { clean, seconds } from "/page/text.js";
 import { eventsView } from "/page/view-events.js";
 import { frontView } from "/page/view-front.js";
 import { heatView } from "/page/view-heat.js";
@@ -120,7 +120,7 @@ function open() {
   const known = VIEWS.find(([name]) => name === place.view) ?? VIEWS[0];
   const context = { ...place, live, signal: closing.signal };
   view = place.query === null ? queriesView(context) : known[2](context);
-  document.title = `${view.title} · ${place.query ?? "Trimtab"}`;
+  document.title = `${view.title} · ${clean(place.query ?? "Trimtab")}`;
   drawTop(place);
   set(main, notLive, view.node);
   main.classList.toggle("waits", place.query !== null && !live.front);

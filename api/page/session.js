@@ -50,8 +50,11 @@ export async function get(path, signal) {
   return answer(await send(path, { headers: headers({ Accept: "application/json" }), signal }));
 }
 
+/** A name that nothing else has. Not crypto.randomUUID: on plain HTTP, browsers have that for localhost only. */
+export const newToken = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
 /** A change. The Idempotency-Key makes it safe to send it again. */
-export async function change(method, path, body, token = crypto.randomUUID()) {
+export async function change(method, path, body, token = newToken()) {
   const told = headers({ "Content-Type": "application/json", "Idempotency-Key": token });
   return answer(await send(path, { method, headers: told, body: JSON.stringify(body) }));
 }

@@ -4,7 +4,7 @@ import { beforeAfter } from "/page/bars.js";
 import { ask, toast, trouble } from "/page/dialogs.js";
 import { button, choice, el, field, link, panel, say, set, table, theirs } from "/page/dom.js";
 import { address, readdress } from "/page/router.js";
-import { change, get, path, session } from "/page/session.js";
+import { change, get, newToken, path, session } from "/page/session.js";
 import { ago, bytes, count, dateTime, ms, parseNumbers, percent, plural, ranges, ratio, seconds, whole } from "/page/text.js";
 
 const WAIT_MS = 350; // after the last change of a slider
@@ -229,7 +229,7 @@ function executeForm(proposal, stale, execute) {
   const reason = el("input", { type: "text", maxlength: "500", required: true, autocomplete: "off", placeholder: "evening peak" });
   const go = el("button", { type: "submit", class: "primary", disabled: stale.length > 0 }, "Execute this proposal");
   const problem = el("div");
-  const token = crypto.randomUUID();
+  const token = newToken();
   const submit = async (event) => {
     event.preventDefault();
     go.disabled = true;

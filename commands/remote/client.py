@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -14,8 +15,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from trimtab import redis_keys
 from trimtab.defaults import DEFAULT_URL, KEY_VARIABLE, URL_VARIABLE
 from trimtab.errors import InvalidInput, TrimtabError
+from trimtab.plain_text import plain_text
+from trimtab.redis_access import redacted
 
 TIMEOUT_S: Final = 20.0
 PATIENCE_S: Final = 15.0
@@ -49,6 +53,13 @@ class Client:
     def __init__(self, url: str, key: str | None, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
+        if "@" in parts.netloc:
+            raise InvalidInput(
+                "--url",
+                redacted(url),
+                "has a user or a password, which this server does not take",
+                f"Leave them out; the key comes from {KEY_VARIABLE} or --key-file.",
+            )
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise InvalidInput(
                 "--url", url, "is not the URL of a server", f"Write it as {DEFAULT_URL} or https://HOST."
@@ -75,7 +86,12 @@ class Client:
         return self._ask("PUT", path, body)
 
     def queries(self) -> list[str]:
-        return [each["name"] for each in self.get("/v1/queries")["queries"]]
+        """Those that can be asked about. One that somebody else wrote into Redis does not get in their way."""
+        names = [each["name"] for each in self.get("/v1/queries")["queries"]]
+        known = [name for name in names if re.fullmatch(redis_keys.QUERY_NAME, name)]
+        for name in sorted({*names} - {*known}):
+            print(f"trimtab: left out, not a name for a query: {plain_text(name)}", file=sys.stderr)
+        return known
 
     def events(self, query: str, after: str | None) -> Iterator[Json]:
         """Events as they come, until the server closes the stream."""
@@ -146,6 +162,11 @@ class Client:
         )
 
     def _unreachable(self, error: Exception) -> RemoteFailure:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return RemoteFailure(
+                f"{self.url} has a certificate that is not trusted here ({error}). Name its authority in "
+                "SSL_CERT_FILE, and the server as the certificate does."
+            )
         return RemoteFailure(
             f"{self.url} does not answer ({error or type(error).__name__}). Start it with `trimtab serve`, or name "
             f"another server with --url or {URL_VARIABLE}."

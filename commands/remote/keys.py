@@ -21,7 +21,7 @@ from commands.tables import print_table, say
 from manager.store import ManagerStore
 from trimtab.defaults import REDIS_VARIABLE
 from trimtab.errors import InvalidInput, RedisUnreachable
-from trimtab.redis_access import CA_FILE, PASSWORD_FILE, USER, redacted
+from trimtab.redis_access import reason, redacted
 
 T = TypeVar("T")
 
@@ -85,20 +85,9 @@ def _with_store(options: argparse.Namespace, act: Callable[[KeyStore], Awaitable
         raise RedisUnreachable(
             "--redis",
             redacted(url),
-            f"does not answer ({_reason(error)})",
+            f"does not answer ({reason(error)})",
             f"Name the Redis that `trimtab serve` uses with --redis or {REDIS_VARIABLE}.",
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    """Whether nobody is there, or somebody who wants a password: never with an address or a name in it."""
-    if isinstance(error, redis.AuthenticationError):
-        return f"user or password is wrong or missing: see {USER} and {PASSWORD_FILE}"
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return "this user may not do that: use the API's"
-    if "certificate verify failed" in str(error).lower():
-        return f"its certificate is not trusted: name its authority in {CA_FILE}"
-    return type(error).__name__
 
 
 def _shown(record: KeyRecord) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ssl
+from pathlib import Path
 
 from api.server import ServeSettings, run_server
 from commands.remote.commands import redis_url
@@ -20,6 +22,8 @@ def serve(options: argparse.Namespace) -> int:
             "is missing",
             "Give both --tls-cert and --tls-key.",
         )
+    if options.tls_cert is not None:
+        _check_certificate(options.tls_cert, options.tls_key)
     return run_server(
         ServeSettings(
             redis=redis_url(options.redis),
@@ -33,3 +37,17 @@ def serve(options: argparse.Namespace) -> int:
             metrics_port=options.metrics_port,
         )
     )
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Refuse what OpenSSL would, before anything starts. It must not ask for a password: nobody may be there."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise InvalidInput(
+            "--tls-cert",
+            str(certificate),
+            f"cannot be used with --tls-key = {str(key)!r} ({why or error})",
+            "Give a certificate and its own key, both as PEM and without a password.",
+        ) from None

@@ -54,8 +54,11 @@ def top(options: argparse.Namespace) -> int:
     watching = _watch(connect, names[0])
     watching.first(FIRST_S)
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
-        print(text_of(screen(watching.sight, View(), PLAIN_WIDTH, PLAIN_HEIGHT, _now_ms())[:-1]))
+        sight = watching.sight
         watching.end()
+        if sight.document is None:
+            raise RemoteFailure(sight.problem)
+        print(text_of(screen(sight, View(), PLAIN_WIDTH, PLAIN_HEIGHT, _now_ms())[:-1]))
         return 0
     locale.setlocale(locale.LC_ALL, "")
     with contextlib.suppress(KeyboardInterrupt):

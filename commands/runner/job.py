@@ -17,6 +17,7 @@ from commands.runner.kafka_part import (
     RegistryPart,
     WrittenKeyPart,
     WrittenValuePart,
+    check_no_circle,
     is_kafka,
 )
 from commands.runner.trigger import trigger_arguments
@@ -130,6 +131,10 @@ class JobFile(Part):
     def _check_kafka(self) -> JobFile:
         """What no part can see by itself."""
         if isinstance(self.sink, KafkaSinkPart):
+            sources = {name: stream.source for name, stream in self.query.streams.items()}
+            check_no_circle(
+                self.sink, {name: each for name, each in sources.items() if isinstance(each, KafkaSourcePart)}
+            )
             return self
         for name, stream in self.query.streams.items():
             if isinstance(stream.source, KafkaSourcePart) and stream.source.dead_letters is not None:

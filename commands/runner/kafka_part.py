@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -102,7 +104,7 @@ def _servers(servers: str | list[str]) -> str:
     names = [name.strip() for name in names]
     for name in names:
         host, colon, port = name.rpartition(":")
-        if not (host and colon and port.isdecimal()):
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536) or "/" in host:
             raise InvalidInput("servers", servers, f"has no host and port in {name!r}", "Write host:9092.")
     return ",".join(names)
 
@@ -138,6 +140,13 @@ class KafkaSourcePart(Part):
         if not names or not all(names):
             raise InvalidInput("topics", topics, "names no topic", "Write one topic, or a list of them.")
         return names
+
+    @field_validator("dead_letters")
+    @classmethod
+    def _check_dead_letters(cls, topic: str | None) -> str | None:
+        if topic is not None and not topic.strip():
+            raise InvalidInput("dead_letters", topic, "names no topic", "Write a topic, or leave it out.")
+        return topic
 
     @field_validator("options")
     @classmethod
@@ -201,6 +210,32 @@ class KafkaSinkPart(Part):
 
     def secrets(self) -> tuple[str, ...]:
         return (*secrets_of(option_texts(self.options)), *_registry_secrets(self.value, self.key))
+
+
+def check_no_circle(sink: KafkaSinkPart, sources: Mapping[str, KafkaSourcePart]) -> None:
+    """Refuse a query that reads what it writes: each bad record would be written, read and found bad for ever."""
+    written = {"sink.topic": sink.topic}
+    for name, source in sources.items():
+        if source.dead_letters is not None:
+            field = f"query.streams.{name}.source.dead_letters"
+            if source.dead_letters == sink.topic:
+                raise InvalidInput(field, sink.topic, "is sink.topic, too", "Give bad records a topic of their own.")
+            written[field] = source.dead_letters
+    for field, topic in written.items():
+        for name, source in sources.items():
+            same = set(str(source.servers).split(",")) & set(str(sink.servers).split(","))
+            if same and _reads(source, topic):
+                problem = f"is read by the stream {name}, so the query would read what it writes"
+                raise InvalidInput(field, topic, problem, "Name another topic, or read fewer.")
+
+
+def _reads(source: KafkaSourcePart, topic: str) -> bool:
+    if source.pattern is None:
+        return topic in source.topics
+    try:
+        return re.fullmatch(source.pattern, topic) is not None
+    except re.error:
+        return False  # said when Kafka is asked for its topics
 
 
 def _registry_secrets(*parts: FormatPart | None) -> tuple[str, ...]:

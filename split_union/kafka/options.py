@@ -35,6 +35,13 @@ SOURCE_OPTIONS: Final = (
 )
 """Of Spark's source, for streams."""
 _NUMBERS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "minPartitions", "maxRecordsPerPartition")
+_WHOLE: Final = (
+    "startingTimestamp",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+_WORDS: Final = {"failOnDataLoss": ("true", "false"), "startingOffsetsByTimestampStrategy": ("error", "latest")}
 _OWN_FIELDS: Final = {
     SERVERS: "Write `servers:` beside `format:`.",
     "subscribe": "Write `topics:` beside `format:`.",
@@ -65,6 +72,15 @@ def check_source_options(options: Mapping[str, str]) -> None:
         text = options.get(name)
         if text is not None and not (text.isdecimal() and int(text) > 0):
             raise InvalidInput(f"options.{name}", text, "is not a number of records", "Write a whole number above 0.")
+    for name in _WHOLE:
+        text = options.get(name)
+        if text is not None and not text.isdecimal():
+            raise InvalidInput(f"options.{name}", text, "is not a number", "Write a whole number, 0 or above.")
+    for name, words in _WORDS.items():
+        text = options.get(name)
+        if text is not None and text.lower() not in words:
+            raise InvalidInput(f"options.{name}", text, "is not known", f"Write {' or '.join(words)}.")
+    _check_least(options)
     for name in ("startingOffsets", "startingOffsetsByTimestamp"):
         text = options.get(name)
         if text is not None and not (name == "startingOffsets" and text in ("earliest", "latest")):
@@ -72,8 +88,27 @@ def check_source_options(options: Mapping[str, str]) -> None:
 
 
 def check_sink_options(options: Mapping[str, str]) -> None:
-    """A sink has only options of Kafka's producer."""
+    """A sink has only options of Kafka's producer, of which some would make it less than at-least-once, or no sink."""
     _check_names(options, ())
+    acks = options.get("kafka.acks", "all")
+    if acks not in ("all", "-1"):
+        problem = "loses results when a broker fails: it does not wait until they are kept"
+        raise InvalidInput("options.kafka.acks", acks, problem, "Write all, or leave it out.")
+    if "kafka.transactional.id" in options:
+        value = options["kafka.transactional.id"]
+        remedy = "Leave it out: consumers drop repeats by their ids (docs/kafka.md)."
+        raise InvalidInput("options.kafka.transactional.id", value, "needs transactions, which Spark has not", remedy)
+
+
+def _check_least(options: Mapping[str, str]) -> None:
+    """`minOffsetsPerTrigger`, and how long it may hold a batch back."""
+    least, most = (options.get(f"{name}OffsetsPerTrigger") for name in ("min", "max"))
+    if least and most and int(least) > int(most):
+        problem = f"is more than maxOffsetsPerTrigger = {most}"
+        raise InvalidInput("options.minOffsetsPerTrigger", least, problem, "Write less.")
+    delay = options.get("maxTriggerDelay")
+    if delay is not None and not re.fullmatch(r"\d+(us|ms|s|m|min|h|d)?", delay):
+        raise InvalidInput("options.maxTriggerDelay", delay, "is not a time", "Write 15m, 30s or 500ms.")
 
 
 def _check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
@@ -103,7 +138,7 @@ def _check_offsets(field: str, text: str) -> None:
     try:
         body = json.loads(text)
         right = isinstance(body, dict) and all(
-            partition.isdecimal() and type(offset) is int
+            partition.isdecimal() and type(offset) is int and offset >= -2
             for partitions in body.values()
             for partition, offset in partitions.items()
         )

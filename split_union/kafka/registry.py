@@ -38,9 +38,13 @@ def versions_of(registry: Registry, subject: str, field: str) -> tuple[Registere
         )
     place = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
     numbers = _get(registry, place, subject, field)
+    if not isinstance(numbers, list) or not numbers or not all(isinstance(number, int) for number in numbers):
+        raise _stranger(registry, field)
     found = []
     for number in sorted(numbers):
         body = _get(registry, f"{place}/{number}", subject, field)
+        if not isinstance(body, dict) or not isinstance(body.get("id"), int) or not isinstance(body.get("schema"), str):
+            raise _stranger(registry, field)
         kind = body.get("schemaType", "AVRO")
         if kind != "AVRO" or body.get("references"):
             what = f"a {kind} schema" if kind != "AVRO" else "a schema that refers to others"
@@ -55,6 +59,19 @@ def versions_of(registry: Registry, subject: str, field: str) -> tuple[Registere
     return tuple(found)
 
 
+def _stranger(registry: Registry, field: str) -> InvalidInput:
+    return InvalidInput(
+        f"{field}.url", registry.url, "answers, but not as a schema registry does", "Correct the address, and its path."
+    )
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: it would take our password there."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
 def _get(registry: Registry, place: str, subject: str, field: str) -> Any:
     request = urllib.request.Request(f"{registry.url.rstrip('/')}/{place}")
     request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
@@ -62,7 +79,7 @@ def _get(registry: Registry, place: str, subject: str, field: str) -> Any:
         pair = f"{registry.username}:{registry.password or ''}".encode()
         request.add_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener(_Stay).open(request, timeout=TIMEOUT_S) as answer:
             return json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         if error.code == 404:

@@ -5,6 +5,7 @@ Each rule takes all manifests of a release and yields complaints. Rules know not
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -181,13 +182,19 @@ def rights(manifests: Sequence[Manifest]) -> Iterator[str]:
                 yield f"Role/{each['metadata']['name']} gives too much: {rule}"
 
 
+def contents(secret: Manifest) -> dict[str, str]:
+    """A Secret's entries as a pod finds them."""
+    encoded = {name: base64.b64decode(text).decode() for name, text in secret.get("data", {}).items()}
+    return {**encoded, **secret.get("stringData", {})}
+
+
 def secrets(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Nothing that is in a Secret is anywhere else."""
     texts = [
         part
         for each in manifests
         if each["kind"] == "Secret"
-        for value in each["stringData"].values()
+        for value in contents(each).values()
         for part in re.findall(r"[A-Za-z0-9_-]{32,}", value)
     ]
     for each in manifests:

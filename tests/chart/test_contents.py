@@ -26,8 +26,8 @@ from api.key_files import KeyFiles
 from commands.cli import build_parser
 from commands.environment import settings
 from commands.runner.job import load_job
-from tests.chart.rules import pods
-from tests.chart.tools import CHART, ROOT, Manifest, named, of_kind, render
+from tests.chart.rules import contents, pods
+from tests.chart.tools import CHART, ROOT, Manifest, copied_chart, named, of_kind, render
 from tests.checkers.acl_server import acl_server
 from trimtab import redis_access
 from trimtab.embedded.redis_server import free_port
@@ -36,7 +36,7 @@ DEPLOY = ROOT / "deploy"
 
 
 def secret(manifests: list[Manifest], name: str) -> dict[str, str]:
-    return dict(named(manifests, "Secret", name)["stringData"])
+    return contents(named(manifests, "Secret", name))
 
 
 def environment(container: Manifest) -> dict[str, str]:
@@ -67,6 +67,22 @@ def test_queries_are_files_that_trimtab_runs(shapes: dict[str, list[Manifest]], 
     assert (config[f"{volume}.sizeLimit"], config[f"{volume}.storageClass"]) == ("100Gi", "fast")
     assert clicks.spark.config["spark.hadoop.fs.s3a.endpoint"] == "https://s3.example.com"
     assert not any("password" in name.lower() for name in config)
+
+
+def test_numbers_reach_spark_as_they_were_written(tmp_path: Path) -> None:
+    """helm reads numbers as floating point: 134217728 must not become 1.34217728e+08, which Spark refuses."""
+    numbers = {"spark.sql.files.maxPartitionBytes": 134217728, "spark.x": 0.25, "spark.y": True, "spark.z": "0010"}
+    written = {name: str(value).replace("True", "true") for name, value in numbers.items()}
+    shape = CHART / "ci/spark-operator-values.yaml"
+    (application,) = of_kind(
+        render(tmp_path, shape, values={"queryDefaults": {"sparkConf": numbers}}), "SparkApplication"
+    )
+    assert {name: application["spec"]["sparkConf"][name] for name in numbers} == written
+    manifests = render(tmp_path, CHART / "ci/queries-values.yaml", values={"queryDefaults": {"sparkConf": numbers}})
+    files = [each["data"]["query.yaml"] for each in of_kind(manifests, "ConfigMap") if "query.yaml" in each["data"]]
+    (tmp_path / "query.yaml").write_text(files[0])
+    config = load_job(tmp_path / "query.yaml", {}).spark.config
+    assert {name: config[name] for name in numbers} == numbers
 
 
 def test_memory_of_a_driver_is_heap_and_overhead(shapes: dict[str, list[Manifest]]) -> None:
@@ -119,6 +135,27 @@ def test_keys_are_files_that_the_server_reads(shapes: dict[str, list[Manifest]],
     assert sorted(os.listdir(tmp_path)) == ["admin", "reader"]
 
 
+def test_a_key_that_is_taken_out_of_the_values_is_revoked(shapes: dict[str, list[Manifest]]) -> None:
+    """What is taken out of `stringData` stays in the cluster: that field is written only, and never compared."""
+    manifest = named(shapes["default"], "Secret", "rel-trimtab-keys")
+    assert sorted(manifest["data"]) == ["admin", "reader"] and "stringData" not in manifest
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"scope: read\nkey: trimtab_{'1' * 12}_{'A' * 43}\n", f"scope: admin\nkey: trimtab_{'1' * 12}_{'A' * 43}\n"),
+        ("# rotated\nid: 1\n scope : read\nhash: 2", "# rotated\nid: 1\nscope: admin\nhash: 2"),
+    ],
+)
+def test_an_upgrade_keeps_a_key_whoever_rotated_it(tmp_path: Path, before: str, after: str) -> None:
+    """Also where the Secret has only its hash, as `trimtab keys create --into` writes it."""
+    chart = copied_chart(tmp_path)
+    asked = f'{{{{ include "trimtab.keyFile" (list {json.dumps(before)} "admin") | toJson }}}}'
+    (chart / "templates/probe.yaml").write_text(f"apiVersion: v1\nkind: Probe\nmetadata: {{name: x}}\ntext: {asked}\n")
+    assert of_kind(render(tmp_path, chart=chart), "Probe")[0]["text"] == after
+
+
 def test_only_the_own_role_is_mounted(shapes: dict[str, list[Manifest]]) -> None:
     """Whoever runs code on executors finds no password but the query's."""
     for name, pod in pods(shapes["queries"]):
@@ -158,9 +195,9 @@ def process(command: list[str], environ: Mapping[str, str], log: Path) -> Iterat
 def test_the_release_works_as_processes(tmp_path: Path) -> None:
     manifests = render(tmp_path)
     passwords = secret(manifests, "rel-trimtab-redis")
-    for folder, contents in (("redis", passwords), ("keys", secret(manifests, "rel-trimtab-keys"))):
+    for folder, files in (("redis", passwords), ("keys", secret(manifests, "rel-trimtab-keys"))):
         (tmp_path / folder).mkdir()
-        for name, text in contents.items():
+        for name, text in files.items():
             (tmp_path / folder / name).write_text(text)
     conf = named(manifests, "ConfigMap", "rel-trimtab-valkey")["data"]["valkey.conf"]
     options = dict(line.split(maxsplit=1) for line in conf.splitlines() if line.strip() and not line.startswith("#"))
@@ -196,8 +233,8 @@ def test_the_release_works_as_processes(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr + said
             assert "Trimtab is ready, and the key reader works." in done.stdout
             assert '"status":"ready"' in done.stdout.replace(" ", "")
-            for contents in (passwords, secret(manifests, "rel-trimtab-keys")):
-                for text in re.findall(r"[A-Za-z0-9]{40,}", " ".join(contents.values())):
+            for files in (passwords, secret(manifests, "rel-trimtab-keys")):
+                for text in re.findall(r"[A-Za-z0-9]{40,}", " ".join(files.values())):
                     assert text not in said + done.stdout + done.stderr
         assert manager.returncode == 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chart.resources import RESOURCES
-from tests.chart.rules import RULES, pods
+from tests.chart.rules import RULES, contents, pods
 from tests.chart.tools import CHART, ROOT, SHAPES, Manifest, copied_chart, of_kind, render, run, tool, validator
 
 SHAPE_NAMES = [path.name.removesuffix("-values.yaml") for path in SHAPES]
@@ -110,7 +110,7 @@ def _damaged(name: str, manifests: list[Manifest]) -> list[Manifest]:
         elif name == "selectors" and each["kind"] == "PodDisruptionBudget":
             spec["selector"]["matchLabels"]["app.kubernetes.io/component"] = "menager"
         elif name == "secrets" and each["kind"] == "Secret":
-            copy[0]["metadata"].setdefault("annotations", {})["x"] = next(iter(each["stringData"].values()))
+            copy[0]["metadata"].setdefault("annotations", {})["x"] = next(iter(contents(each).values()))
         elif name == "probes" and each["kind"] == "Deployment":
             del spec["template"]["spec"]["containers"][0]["livenessProbe"]
     return copy

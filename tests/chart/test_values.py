@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.rules import names
+from tests.chart.rules import mounts, names, pods, restricted
 from tests.chart.tools import CHART, Manifest, Refused, of_kind, render, run, tool
 
 DEFINITION: dict[str, Any] = {
@@ -24,8 +24,8 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-def query(**more: Any) -> dict[str, Any]:
-    return {"name": "orders", "definition": DEFINITION, "checkpoint": {"uri": "s3a://bucket/orders"}, **more}
+def query(name: str = "orders", **more: Any) -> dict[str, Any]:
+    return {"name": name, "definition": DEFINITION, "checkpoint": {"uri": f"s3a://bucket/{name}"}, **more}
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,47 @@ def query(**more: Any) -> dict[str, Any]:
             {"queries": [query(extraEnv=[{"name": "TRIMTAB_REDIS", "value": "1"}])]},
             "queries[0].extraEnv (orders): TRIMTAB_REDIS is set by the chart",
         ),
+        ({"manager": {"extraEnv": [{"name": "A"}, {"name": "A"}]}}, "manager.extraEnv: A is there twice"),
+        ({"manager": {"extraEnv": [{"value": "1"}]}}, "'/manager/extraEnv/0': missing property 'name'"),
+        (
+            {"manager": {"extraEnv": [{"name": "A", "value": 1}]}},
+            "'/manager/extraEnv/0/value': got number, want string",
+        ),
+        ({"manager": {"resources": {"limits": {"memroy": "1Gi"}}}}, "'/manager/resources/limits': additional"),
+        ({"manager": {"resources": {"limits": {"memory": "1GB"}}}}, "'/manager/resources/limits/memory'"),
+        (
+            {"manager": {"podDisruptionBudget": {"maxUnavailable": "one"}}},
+            "'/manager/podDisruptionBudget/maxUnavailable'",
+        ),
+        ({"manager": None}, "missing property 'manager'"),
+        ({"valkey": {"persistence": None}}, "'/valkey': missing property 'persistence'"),
+        ({"valkey": {"maxmemory": "0mb"}}, "'/valkey/maxmemory'"),
+        ({"fullnameOverride": "-x"}, "'/fullnameOverride'"),
+        ({"nameOverride": "___"}, "'/nameOverride'"),
+        ({"image": {"registry": "https://ghcr.io"}}, "'/image/registry'"),
+        ({"commonLabels": {"a b": "c"}}, "'/commonLabels': additional properties 'a b' not allowed"),
+        ({"networkPolicy": {"apiServer": {"cidrs": ["any/0"]}}}, "'/networkPolicy/apiServer/cidrs/0'"),
+        (
+            {"externalRedis": {"existingSecret": "mine"}},
+            'externalRedis.existingSecret = "mine": is for a Redis of your own',
+        ),
+        (
+            {"valkey": {"enabled": False}, "externalRedis": {"url": "redis://r", "caSecret": "ca"}},
+            'externalRedis.caSecret = "ca": has no meaning without TLS',
+        ),
+        (
+            {"queries": [query(), query(name="clicks", checkpoint={"uri": "s3a://bucket/orders/"})]},
+            'queries[1].checkpoint.uri = "s3a://bucket/orders/" (clicks): is the checkpoint of the query "orders", too',
+        ),
         ({"tests": {"keyName": "nobody"}}, 'tests.keyName = "nobody": is not one of the keys'),
         ({"queries": [query(driver={"replicas": 2})]}, "'/queries/0/driver/replicas': value must be 1"),
         ({"queryDefaults": {"driver": {"replicas": 0}}}, "'/queryDefaults/driver/replicas': value must be 1"),
         ({"queries": [query(name="no/slash")]}, "'/queries/0/name'"),
+        (
+            {"queries": [query(extraVolumes=[{"name": "redis"}])]},
+            "queries[0].extraVolumes (orders): redis is a volume of",
+        ),
+        ({"queries": [query(extraVolumeMounts=[{"name": "x"}])]}, "missing property 'mountPath'"),
         ({"queries": [query(), query()]}, 'queries[1].name = "orders": there are two queries of this name'),
         ({"queries": [query(checkpoint={})]}, "has 0 places. Give exactly one of uri"),
         ({"queries": [query(checkpoint={"uri": "s3a://x", "size": "1Gi"})]}, "has 2 places"),
@@ -95,6 +132,17 @@ def test_names_are_legal_whatever_things_are_called(release: str, tmp_path: Path
     assert max(len(each["metadata"]["name"]) for each in drivers) <= 47
     files = [each["data"]["query.yaml"] for each in of_kind(rendered, "ConfigMap") if "query.yaml" in each["data"]]
     assert sorted(yaml.safe_load(text)["query"]["name"] for text in files) == sorted(called)
+
+
+def test_no_query_takes_the_name_of_something_else(tmp_path: Path) -> None:
+    """A query called `valkey` once made a second StatefulSet of the name of Valkey's."""
+    ours = {each["metadata"]["name"] for each in render(tmp_path, CHART / "ci/monitoring-values.yaml")}
+    called = [name.removeprefix("rel-trimtab-") for name in ours if name != "rel-trimtab"]
+    called += [
+        f"{name}{end}" for name in ("a", "valkey") for end in ("", "-driver", "-executor", "-spark", "-checkpoint")
+    ]
+    queries = [query(name=each, checkpoint={"size": "1Gi"}) for each in dict.fromkeys(called)]
+    assert list(names(render(tmp_path, CHART / "ci/monitoring-values.yaml", values={"queries": queries}))) == []
 
 
 def test_it_can_be_a_subchart(tmp_path: Path) -> None:
@@ -143,6 +191,25 @@ def _driver(manifest: Manifest) -> Manifest:
     return container
 
 
+def test_files_and_identities_of_driver_and_executors(tmp_path: Path) -> None:
+    """Certificates of Kafka have to lie where driver and executors look for them; a cloud knows service accounts."""
+    more: dict[str, Any] = {
+        "extraVolumes": [{"name": "kafka", "secret": {"secretName": "kafka-tls"}}],
+        "extraVolumeMounts": [{"name": "kafka", "mountPath": "/run/secrets/kafka", "readOnly": True}],
+        "serviceAccountAnnotations": {"example.com/role": "reader"},
+    }
+    for mode, count in (("driver", 2), ("sparkApplication", 2)):
+        values = {"queryDefaults": more, "queries": [query(mode=mode)]}
+        manifests = render(tmp_path, values=values, apis=["sparkoperator.k8s.io/v1beta2"])
+        found = [pod for _, pod in pods(manifests) if "trimtab.io/query" in pod["metadata"]["labels"]]
+        assert len(found) == count and not [*mounts(manifests), *restricted(manifests)]
+        for pod in found:
+            assert more["extraVolumes"][0] in pod["spec"]["volumes"]
+            assert more["extraVolumeMounts"][0] in pod["spec"]["containers"][0]["volumeMounts"]
+        accounts = [each["metadata"].get("annotations") for each in of_kind(manifests, "ServiceAccount")]
+        assert accounts.count({"example.com/role": "reader"}) == 2
+
+
 def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:
     """With one manager on each node there is no room for another one: an upgrade would wait for ever."""
     found = []
@@ -152,8 +219,16 @@ def test_managers_that_fill_all_nodes_can_be_replaced(tmp_path: Path) -> None:
     assert found == [0, 1]
 
 
+def test_a_rollback_replaces_a_pod_that_never_got_ready(tmp_path: Path) -> None:
+    """https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#forced-rollback"""
+    sets = of_kind(render(tmp_path, values={"queries": [query()]}), "StatefulSet")
+    assert len(sets) == 2
+    assert {each["spec"].get("podManagementPolicy") for each in sets} == {"Parallel"}
+
+
 def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:
-    said = run([tool("helm"), "install", "rel", str(CHART), "--dry-run=client", "-n", "streams"], tmp_path)
+    install = [tool("helm"), "install", "rel", str(CHART), "--dry-run=client", "-n", "streams"]
+    said = run(install, tmp_path)
     notes = said.partition("NOTES:")[2]
     assert [line.split()[0] for line in notes.splitlines() if line.startswith("  ")][:3] == [
         "kubectl",
@@ -162,17 +237,9 @@ def test_notes_tell_the_next_three_commands(tmp_path: Path) -> None:
     ]
     assert "get secret rel-trimtab-keys" in notes
     assert '{{ index .data "admin" | base64decode }}' in notes
-
-
-EVERYWHERE = frozenset(
-    {
-        *("registry", "repository", "tag", "pullPolicy", "image", "enabled", "create", "type", "port"),
-        *("storageClass", "size", "accessModes", "annotations", "labels", "podAnnotations", "podLabels"),
-        *("resources", "requests", "limits", "cores", "memory", "instances", "priorityClassName"),
-        *("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "admin", "reader"),
-    }
-)
-"""Words that mean the same everywhere in Kubernetes and Spark."""
+    assert "Does it work? helm test rel" in notes
+    without = run([*install, "--set", "tests.enabled=false"], tmp_path)
+    assert "helm test" not in without
 
 
 def test_every_value_is_commented() -> None:
@@ -180,6 +247,6 @@ def test_every_value_is_commented() -> None:
     bare = []
     for before, line in pairwise(lines):
         key = re.match(r" *([A-Za-z]+):", line)
-        if key and not before.strip().startswith("#") and key[1] not in EVERYWHERE:
+        if key and not before.strip().startswith("#") and key[1] not in ("requests", "limits"):
             bare.append(line.strip())
     assert bare == []

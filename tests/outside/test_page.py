@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, expect
 from api.deltas import delta
 from api.embedded import EmbeddedServer
 from api.keys import Scope
-from tests.outside.browser import SCHEMES, Tab, tab
+from tests.outside.browser import FAR, SCHEMES, Tab, tab
 from tests.outside.running import RunningQuery, make_key, skewed, wait_for
 from trimtab import redis_keys
 from trimtab.embedded.redis_server import EmbeddedRedis
@@ -227,6 +227,7 @@ def _look_for_hostile_text(opened: Tab) -> None:
     expect(page.locator(".events")).to_contain_text(SHOWN)
     opened.go(f"/{quote(HOSTILE, safe='')}")
     expect(page.locator(".query-name")).to_have_text(SHOWN)
+    assert page.title() == f"Overview · {SHOWN}"
     assert page.evaluate("window.hurt") is None
     assert page.locator("main img, main script").count() == 0
 
@@ -470,3 +471,18 @@ def _check_heat(opened: Tab) -> None:
         [1, 0, 2],
     ]
     assert _call(opened, "heatmodel.js", made + "[...h.layouts('load')[0].groupOf]; })()") == [0, 2, 1]
+
+
+def test_plain_http_from_another_machine(stage: Stage, browser: Browser) -> None:
+    """What browsers keep for https and localhost is not there: everything works without it."""
+    with tab(browser, stage.url.replace("127.0.0.1", FAR), stage.key("operate")) as opened:
+        page = opened.page
+        assert page.evaluate("isSecureContext") is False
+        opened.go("/orders/proposals?policy=drain&worker=3")
+        expect(page.get_by_role("heading", name="Move")).not_to_have_count(0)
+        page.get_by_label("Reason").fill("from another machine")
+        page.get_by_role("button", name="Execute this proposal").click()
+        page.wait_for_url("**/#/orders")
+        page.get_by_role("button", name="Cancel r-").first.click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel the move").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)

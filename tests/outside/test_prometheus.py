@@ -7,7 +7,6 @@ manager moves by both protocols while Prometheus looks.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -113,7 +112,6 @@ class WatchedRun:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
     session = make_session("local-cluster[2,1,1024]", **{"spark.sql.warehouse.dir": warehouse})
     yield session

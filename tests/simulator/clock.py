@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from random import Random
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import manager.advising
 import manager.keeping
-import manager.runner
+import manager.proposing
 import split_union.control_source
 import split_union.definition
 import split_union.split
@@ -26,9 +26,6 @@ import trimtab.store
 import worker.batch
 import worker.resident
 import worker.transfers
-from balancing.instructions import Propose
-from balancing.policies import policy_named
-from balancing.proposal import Proposal, make_proposal
 from balancing.replans.advice import advise
 from balancing.replans.statistics import PlanPicture
 from balancing.settings import Settings
@@ -129,16 +126,9 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
     """Production code runs by this clock and this seed."""
     secrets = _Secrets(f"secrets {seed}")
 
-    async def propose(instruction: Propose) -> Proposal:
-        settings, snapshot = instruction.settings, instruction.snapshot
-        return make_proposal(
-            snapshot,
-            policy_named(settings.policy),
-            settings,
-            id=f"p-{secrets.token_hex(6)}",
-            wave_bytes=snapshot.wave_bytes(settings.max_pause_ms),
-            reason=instruction.decision.why,
-        )
+    async def here(function: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        """Instead of a thread."""
+        return function(*values, **named)
 
     def look(picture: PlanPicture, settings: Settings) -> Look:
         done: Look = Future()
@@ -152,11 +142,11 @@ def virtual_world(clock: VirtualClock, seed: int) -> Iterator[None]:
     ]
     changes += [
         (module, "secrets", secrets)
-        for module in (manager.runner, worker.resident, worker.transfers, split_union.definition)
+        for module in (manager.proposing, worker.resident, worker.transfers, split_union.definition)
     ]
     changes += [
-        (manager.runner, "propose_aside", propose),
         (manager.advising, "look_aside", look),
+        (manager.proposing, "asyncio", SimpleNamespace(to_thread=here)),
         (manager.keeping, "asyncio", _Asyncio(clock)),
         (trimtab.store, "time", SimpleNamespace(time=clock.time)),
         (split_union.definition, "time", SimpleNamespace(time=clock.time)),

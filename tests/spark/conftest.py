@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,14 +13,10 @@ from trimtab.embedded import EmbeddedRedis
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Real executor processes. Tests that call `join` take `spark` instead, which is a session of their own."""
-    # Executors are started with our environment; the sources under test must be theirs too, installed or not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
     spark = make_session("local-cluster[2,1,1024]", **{"spark.sql.warehouse.dir": warehouse})
     yield spark

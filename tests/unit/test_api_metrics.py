@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from api.exposition import Exposition
 from api.measures import ApiMeasures, request_kind
+from api.metrics_port import serving_metrics
+from api.server import listen
 from manager import metrics
 from manager.metrics import FAMILIES, series_budget
 from tests.checkers.scraped import Scraped
@@ -102,6 +106,34 @@ def test_a_port_of_its_own_has_metrics_and_nothing_else(plane: DataPlane) -> Non
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+def test_connections_that_ask_nothing_do_not_shut_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the port takes, half of them with a part of a request; and one that asks in part after an answer."""
+    monkeypatch.setattr("api.connections.REQUEST_S", 0.5)
+
+    async def scenario() -> None:
+        listening = listen("127.0.0.1", 0)
+        port = listening.getsockname()[1]
+        async with serving_metrics(Exposition(), listening), httpx.AsyncClient() as client:
+            url = f"http://127.0.0.1:{port}/metrics"
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(64)]
+            for _, writer in idle[::2]:
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost")
+            async with asyncio.timeout(20):
+                assert {await reader.read() for reader, _ in idle} == {b""}
+            for _, writer in idle:
+                writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"API's port.\n")).startswith(b"HTTP/1.1 404")
+            writer.write(b"G")
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+            writer.close()
+            assert (await client.get(url)).status_code == 200
+
+    asyncio.run(scenario())
 
 
 def test_a_port_that_is_taken_is_reported_by_its_option(plane: DataPlane, served: Served) -> None:

@@ -81,6 +81,13 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_parsed_as_markup() -> None:
         assert " style=" not in text and not re.search(r"\son\w+=\"", text), file.name
 
 
+def test_it_works_on_plain_http_too() -> None:
+    """Browsers have these on https and localhost only; a server may listen on another address without TLS."""
+    secure_only = re.compile(r"randomUUID\(|crypto\.subtle|serviceWorker|caches\.")
+    for file in PAGE.iterdir():
+        assert secure_only.search(file.read_text(encoding="utf-8")) is None, file.name
+
+
 def test_every_file_that_a_module_names_is_there() -> None:
     named = {name for file in PAGE.iterdir() for name in re.findall(r"/page/[\w.-]+", file.read_text(encoding="utf-8"))}
     assert named <= set(page_files())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import signal
 import socket
 import subprocess
@@ -13,10 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.server import listen
+from api.server import PlainLines, listen
 from commands.cli import main
+from tests.checkers.acl_server import ROLES, acl_server, acl_text
 from tests.simulation.data_plane import DataPlane
-from trimtab import redis_keys
+from trimtab import redis_access, redis_keys
 from trimtab.embedded import EmbeddedRedis
 from trimtab.embedded.redis_server import free_port
 from trimtab.errors import InvalidInput
@@ -92,6 +95,28 @@ def test_probes_and_scrapes_are_logged_only_when_they_fail(tmp_path: Path, capsy
     assert [line.split(" ")[:3] for line in lines] == [["GET", "'/metrics'", "401"], ["GET", "'/v1/queries'", "200"]]
 
 
+def test_what_others_wrote_into_redis_is_text_in_the_log() -> None:
+    """A query's name goes to the terminal of whoever started the server, and into a file of lines."""
+    name = "x\n2026-01-01 INFO trimtab.audit: forged\x1b[2J\u202e\x9b"
+    with EmbeddedRedis() as server:
+        DataPlane(server.url, query=name, incarnation="abc").step()
+        with serve("--redis", server.url) as (process, _):
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert "trimtab.manager: x\\x0a2026-01-01 INFO trimtab.audit: forged\\x1b[2J\\u202e\\x9b: leading" in line
+    stack = io.StringIO()
+    handler = logging.StreamHandler(stack)
+    handler.setFormatter(PlainLines("%(message)s"))
+    try:
+        raise ValueError("a\x1b[31m\nb")
+    except ValueError:
+        error = sys.exc_info()
+    handler.emit(logging.LogRecord("trimtab", logging.ERROR, "", 0, "%s: failed", ("\x1b",), error))
+    lines = stack.getvalue().splitlines()
+    assert lines[:2] == ["\\x1b: failed", "Traceback (most recent call last):"]
+    assert lines[-2:] == ["ValueError: a\\x1b[31m", "b"]
+
+
 def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as server:
         server.kill()
@@ -107,6 +132,42 @@ def test_it_waits_for_a_redis_that_is_not_there_yet(monkeypatch: pytest.MonkeyPa
             assert "canary" not in "".join(said) + out + errors
 
 
+@pytest.mark.parametrize(
+    ("user", "password", "words"),
+    [("trimtab-manager", "canary", "password is wrong or missing"), ("trimtab-query", "query-1", "may not do that")],
+)
+def test_it_says_why_redis_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str, words: str
+) -> None:
+    """A wrong password looks like a server that is away, to whoever is told only that it does not answer."""
+    with acl_server(tmp_path, acl_text({role: f"{role}-1" for role in ROLES})) as server:
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url)
+        monkeypatch.setenv(redis_access.USER, user)
+        monkeypatch.setenv(redis_access.PASSWORD, password)
+        with serve() as (process, said):
+            assert words in said[1]
+            ready = httpx.get(f"{url_in(said)}/readyz", timeout=30)
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert password not in "".join(said) + errors + ready.text
+    if password == "canary":
+        assert ready.status_code == 503
+        assert words not in ready.text and words in errors
+        assert "WARNING trimtab.manager: Redis does not answer: invalid username-password pair" in errors
+
+
+def test_a_command_says_why_redis_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with acl_server(tmp_path, acl_text({role: f"{role}-1" for role in ROLES})) as server:
+        monkeypatch.setenv("TRIMTAB_REDIS", server.url)
+        monkeypatch.setenv(redis_access.USER, "trimtab-probe")
+        monkeypatch.setenv(redis_access.PASSWORD, "probe-1")
+        assert main(["mapping", "--query", "orders"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("trimtab: Redis does not answer (this user may not do that") and said.count("\n") == 1
+
+
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -120,6 +181,9 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_files_and_urls_that_are_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["serve", "--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"]) == 2
     assert "--tls-cert" in capsys.readouterr().err
+    assert main(["serve", "--tls-cert", __file__, "--tls-key", __file__]) == 2
+    said = capsys.readouterr().err
+    assert "--tls-cert" in said and "Give a certificate and its own key" in said and said.count("\n") == 1
     assert main(["serve", "--tls-key", sys.executable]) == 2
     assert "Give both" in capsys.readouterr().err
     monkeypatch.setenv("TRIMTAB_REDIS", "http://:secret@nowhere")

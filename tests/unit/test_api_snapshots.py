@@ -12,7 +12,7 @@ from balancing.load import Snapshot
 from manager.snapshots import SNAPSHOT_TTL_S, load_snapshot, parse_snapshot, snapshot_text
 from manager.store import ManagerStore
 from tests.checkers.migrations import parallel_track
-from tests.checkers.served import measured
+from tests.checkers.served import Served, measured
 from tests.simulation.data_plane import DataPlane
 from trimtab import redis_keys
 from trimtab.embedded import EmbeddedRedis
@@ -47,6 +47,46 @@ def test_a_snapshot_of_another_version_is_none(plane: DataPlane, text: str) -> N
     assert _load(plane.store.url) is None
     plane.store.client.delete(redis_keys.snapshot("orders"))
     assert _load(plane.store.url) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "known"),
+    [
+        (redis_keys.definition("other"), "[]", True),
+        (redis_keys.definition("other"), "nonsense", True),
+        (redis_keys.definition("other"), '{"streams": 5}', True),
+        (redis_keys.definition("other"), '{"window": "long"}', True),
+        (redis_keys.definition("other"), '{"workers": "many"}', True),
+        (redis_keys.lease("other"), "somebody", True),
+        (redis_keys.current("other"), "newest", False),
+    ],
+)
+def test_a_query_that_cannot_be_read_does_not_hide_the_others(
+    plane: DataPlane, key: str, text: str, known: bool
+) -> None:
+    other = DataPlane(plane.store.url, query="other")
+    other.define()
+    other.step()
+    plane.store.client.set(key, text)
+    with Served(plane.store.url) as served:
+        client = served.client("read")
+        answer = client.get("/v1/queries")
+        assert answer.status_code == 200
+        assert [each["name"] for each in answer.json()["queries"]] == ["orders", *(["other"] if known else [])]
+        for path in ("", "/front", "/workers", "/partitions"):
+            assert client.get(f"/v1/queries/other{path}").status_code == (200 if known else 404), path
+
+
+def test_an_outcome_that_cannot_be_read_is_not_there(plane: DataPlane) -> None:
+    plane.store.client.hset(redis_keys.outcomes("orders"), mapping={"r:forecast": "{", "r:measured": '{"bytes": 1}'})
+
+    async def read() -> dict[str, dict[str, object]]:
+        store = ManagerStore(plane.store.url)
+        outcomes = await store.outcomes("orders", ["r"])
+        await store.close()
+        return outcomes
+
+    assert asyncio.run(read()) == {"r": {"measured": {"bytes": 1}}}
 
 
 def test_open_migrations_are_those_that_have_not_ended(plane: DataPlane) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from commands.cli import main, seconds
+from commands.cli import exit_code, main, seconds
 from trimtab import __version__
 from trimtab.embedded import EmbeddedRedis
 from trimtab.epochs import first_epoch
@@ -79,6 +82,27 @@ def test_mapping(redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "worker 1: 1 3" in capsys.readouterr().out
     assert main(["mapping", "--query", "orders", "--redis", redis_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["number"] == 1
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("command", ["mapping", "reports"])
+def test_a_reader_that_has_seen_enough(redis_url: str, command: str, options: list[str]) -> None:
+    """`| head` closes the pipe: neither a stack nor a word about it."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    words = [sys.executable, "-m", "commands.cli", command, "--query", "orders", "--redis", redis_url, *options]
+    ended = subprocess.run(words, stdout=ours, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(ours)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_another_broken_pipe_is_told() -> None:
+    def broken() -> int:
+        raise BrokenPipeError("not stdout")
+
+    with pytest.raises(BrokenPipeError):
+        exit_code(broken)
 
 
 @pytest.mark.redis

@@ -97,6 +97,20 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("  topic: joined\n", "  topic: ' '\n", "sink.topic", "names no topic"),
         ("  value: {format: json}\n", "  value: {format: text}\n", "sink.value.format", "'json' or 'avro'"),
         ("trigger: processing 1 second", "trigger: hourly", "sink.trigger", "available now"),
+        ("one:9092, two:9093", "http://one:9092", "A.source.servers", "host:9092"),
+        ("one:9092, two:9093", "one:90920", "A.source.servers", "host:9092"),
+        ("startingOffsets: earliest", "failOnDataLoss: no way", ".options.failOnDataLoss", "true or false"),
+        ("startingOffsets: earliest", "startingTimestamp: now", ".options.startingTimestamp", "whole number"),
+        ("startingOffsets: earliest", 'startingOffsets: \'{"a": {"0": -3}}\'', ".startingOffsets", "place in a topic"),
+        ("startingOffsets: earliest", "maxTriggerDelay: a day", ".options.maxTriggerDelay", "Write 15m"),
+        ("startingOffsets: earliest", "minOffsetsPerTrigger: 1001", ".minOffsetsPerTrigger", "maxOffsetsPerTrigger"),
+        ("dead_letters: orders-dead", "dead_letters: ''", "A.source.dead_letters", "names no topic"),
+        ("dead_letters: orders-dead", "dead_letters: joined", "A.source.dead_letters", "is sink.topic, too"),
+        ("dead_letters: orders-dead", "dead_letters: orders", "A.source.dead_letters", "read by the stream A"),
+        ("dead_letters: orders-dead", "dead_letters: pay-dead", "A.source.dead_letters", "read by the stream B"),
+        ("  topic: joined\n", "  topic: orders\n", "sink.topic", "read by the stream A"),
+        ("trigger: processing 1 second", "options: {kafka.acks: 1}", "sink.options.kafka.acks", "loses results"),
+        ("trigger: processing 1 second", "options: {kafka.transactional.id: x}", ".transactional.id", "transactions"),
         (
             "trigger: processing 1 second",
             "options: {compression.type: zstd}",
@@ -112,6 +126,13 @@ def test_bad_input_names_field_value_and_remedy(tmp_path: Path, old: str, new: s
     assert caught.value.field.endswith(field), caught.value
     assert words in str(caught.value)
     assert caught.value.remedy
+
+
+def test_a_topic_of_the_same_name_elsewhere_is_another(tmp_path: Path) -> None:
+    text = GOOD.replace("servers: [one:9092, two:9093]", "servers: elsewhere:9092").replace(
+        "topic: joined", "topic: orders"
+    )
+    assert _load(tmp_path, text).sink.options == {}
 
 
 def test_dead_letters_need_a_kafka_sink(tmp_path: Path) -> None:

@@ -155,6 +155,41 @@ def test_a_bad_file_is_refused_at_the_start(tmp_path: Path, name: str, text: str
     assert SECRET[:40] not in str(caught.value)
 
 
+def test_what_is_no_file_does_not_hold_up_requests(tmp_path: Path) -> None:
+    """A directory, a link to nothing, and a pipe, which nobody writes."""
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("..data/link")
+    os.mkfifo(tmp_path / "pipe")
+    write(tmp_path, "good")
+    files = KeyFiles(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    assert list(asyncio.run(files.records())) == ["0123456789ab"]
+    assert len(os.listdir("/proc/self/fd")) <= before
+    for name in ("directory", "link", "pipe"):
+        with pytest.raises(InvalidInput, match=r"--keys = .*cannot be read"):
+            files.check()
+        path = tmp_path / name
+        path.rmdir() if name == "directory" else path.unlink()
+    files.check()
+
+
+def test_a_file_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet exchanges all files at once, between any two of our calls."""
+    write(tmp_path, "going")
+    opened = os.open
+
+    def and_gone(path: Path, flags: int) -> int:
+        descriptor = opened(path, flags)
+        os.unlink(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", and_gone)
+    files = KeyFiles(tmp_path, clock := ManualClock(0.0))
+    assert list(asyncio.run(files.records())) == ["0123456789ab"]
+    clock.now_s += REREAD_S
+    assert list(asyncio.run(files.records())) == []
+
+
 def test_two_files_with_one_key_and_a_missing_directory(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")

@@ -487,12 +487,14 @@ def test_a_distribution_counts_up_to_each_limit() -> None:
 def test_the_heartbeat_ignores_what_is_not_a_number(plane: DataPlane) -> None:
     async def scenario(mine: Instance) -> None:
         plane.step()
-        plane.store.client.hset(
-            "trimtab:{orders}:driver", mapping={"batch_ms": "soon", "backlog": "<b>", "lags": "[3]"}
-        )
-        heard = await mine.runner.store.heartbeat("orders")
-        assert heard is not None and (heard.batch_ms, heard.backlog, heard.rows_per_s) == (None, None, None)
-        assert heard.lags == {}
+        for rate in ("many", "nan", "inf", "-1e999"):
+            plane.store.client.hset(
+                "trimtab:{orders}:driver",
+                mapping={"batch_ms": "soon", "backlog": "<b>", "lags": "[3]", "rows_per_s": rate},
+            )
+            heard = await mine.runner.store.heartbeat("orders")
+            assert heard is not None and (heard.batch_ms, heard.backlog, heard.rows_per_s) == (None, None, None)
+            assert heard.lags == {}
 
     play(plane, scenario)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -600,3 +602,17 @@ def test_a_journal_behind_a_recall_catches_up() -> None:
     for behind in (opening, back):
         (restoring,) = journaled(reconcile([behind], epochs_of(opening, back, answered), 0))
         assert (restoring.state, restoring.waves[0].way) == (State.RESTORING, Way.JOINED)
+
+
+def test_nobody_compares_a_protocols_name() -> None:
+    """What differs between the protocols is a trait of their tables (Table)."""
+    root = Path(__file__).resolve().parents[2]
+    found = [
+        f"{file.relative_to(root)}:{node.lineno}"
+        for package in ("trimtab", "plans", "balancing", "worker", "split_union", "manager", "api", "commands")
+        for file in sorted((root / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare | ast.MatchValue)
+        and any(isinstance(part, ast.Constant) and part.value in TABLES for part in ast.walk(node))
+    ]
+    assert found == []

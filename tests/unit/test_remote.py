@@ -232,6 +232,8 @@ def test_a_server_that_is_not_there(run: Type) -> None:
     assert "Start it with `trimtab serve`" in err
     code, _, err = run("workers --url nowhere")
     assert code == 2 and "--url = 'nowhere'" in err
+    code, _, err = run("workers --url http://me:canary@127.0.0.1:1")
+    assert code == 2 and "has a user or a password" in err and "canary" not in err
 
 
 def test_the_first_events_are_seen_at_once_in_a_pipe(run: Type, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,9 @@ def test_a_certificate_that_nobody_vouches_for(
     assert redis_access.CA_FILE in capsys.readouterr().err
 
 
-def test_the_api_with_tls(url: str, certificate: Certificate) -> None:
+def test_the_api_with_tls(
+    url: str, certificate: Certificate, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [sys.executable, "-m", "commands.cli", "serve", "--port", "0"]
     command += ["--tls-cert", str(certificate.chain), "--tls-key", str(certificate.key)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -82,6 +84,11 @@ def test_the_api_with_tls(url: str, certificate: Certificate) -> None:
         assert httpx.get(f"{address}/readyz", verify=trusting, timeout=30).status_code == 200
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             httpx.get(f"{address}/readyz", timeout=30)
+        assert main(["queries", "--url", address]) == 1
+        assert "Name its authority in SSL_CERT_FILE" in capsys.readouterr().err
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+        assert main(["queries", "--url", address]) == 2
+        assert "The request has no key" in capsys.readouterr().err
     finally:
         process.terminate()
         process.communicate(timeout=60)

@@ -301,6 +301,40 @@ def test_hostile_names_written_straight_into_redis(
         plane.store.client.srem(redis_keys.QUERIES, HOSTILE)
 
 
+def test_a_query_that_cannot_be_asked_about_does_not_hide_the_others(
+    plane: DataPlane, server: EmbeddedRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody wrote a whole query into Redis, under a name that no path can have; it comes first in the list."""
+    name = f"!{HOSTILE}/.."
+    DataPlane(server.url, query=name).step()
+    try:
+        with Served(server.url) as served:
+            monkeypatch.setenv("TRIMTAB_URL", served.url)
+            monkeypatch.setenv("TRIMTAB_KEY", served.key("operate"))
+            assert [each["name"] for each in Client(served.url, served.key("read")).get("/v1/queries")["queries"]] == [
+                name,
+                "orders",
+            ]
+            for command in (["workers"], ["partitions"], ["migrations"], ["events"], ["top"]):
+                assert main(command) == 0
+                assert (
+                    "left out, not a name for a query: !\\x1b[2J\\u202eevil[/bold]\\x0a/.." in capsys.readouterr().err
+                )
+            assert main(["cancel", "r-1-1"]) == 2
+            assert "'r-1-1': is not known" in capsys.readouterr().err
+    finally:
+        plane.store.client.srem(redis_keys.QUERIES, name)
+
+
+def test_a_server_that_is_not_there_is_a_failure_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.remote.top.FIRST_S", 0.2)
+    assert main(["top", "--query", "orders", "--url", "http://127.0.0.1:1"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "" and "does not answer" in printed.err
+
+
 def test_every_command_that_prints_has_json() -> None:
     def leaves(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
         nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

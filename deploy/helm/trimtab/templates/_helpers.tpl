@@ -64,7 +64,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "trimtab.pullSecretNames" -}}
 {{- $names := list -}}
-{{- range concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets -}}
+{{- range concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) -}}
 {{- $names = append $names (ternary .name . (kindIs "map" .)) -}}
 {{- end -}}
 {{- $names | uniq | toJson -}}

@@ -6,11 +6,13 @@
 {{- mergeOverwrite (deepCopy $root.Values.queryDefaults) (deepCopy (index . 1)) | toYaml -}}
 {{- end -}}
 
-{{/* Its name as Kubernetes allows it, 20 characters: Orders_v2 becomes orders-v2-3c1f5a, so that orders-v2 is another. */}}
+{{/* Its name as Kubernetes allows it, 20 characters: Orders_v2 becomes orders-v2-3c1f5a, so that orders-v2 is another.
+So does one by which the chart calls something of its own: a query `valkey` would take Valkey's place. */}}
 {{- define "trimtab.queryShort" -}}
 {{- $name := (index . 1).name -}}
 {{- $legal := regexReplaceAll "[^a-z0-9]+" (lower $name) "-" | trimAll "-" -}}
-{{- if and (eq $legal $name) (le (len $name) 20) -}}
+{{- $ours := "^(dashboard|deny|keys|manager|metrics|redis|test|tested|valkey)$|-(checkpoint|driver|executor|spark)$" -}}
+{{- if and (eq $legal $name) (le (len $name) 20) (not (regexMatch $ours $name)) -}}
 {{- $name -}}
 {{- else -}}
 {{- printf "%s-%s" ($legal | trunc 13 | trimSuffix "-") (sha256sum $name | trunc 6) -}}
@@ -138,6 +140,9 @@ envFrom:
   mountPath: /checkpoint
 {{- end }}
 {{- include "trimtab.redisMounts" (index . 0) }}
+{{- with (include "trimtab.query" . | fromYaml).extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "trimtab.queryVolumes" -}}
@@ -153,6 +158,9 @@ envFrom:
     claimName: {{ . }}
 {{- end }}
 {{- include "trimtab.redisVolumes" (list (index . 0) (list "query")) }}
+{{- with (include "trimtab.query" . | fromYaml).extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* The executors' pod template. Spark adds image, resources, command and the local volume. */}}
