@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from balancing.committed import CommittedBatch
 from tests.scenarios.redis import Redis
-from tests.scenarios.rendering import answer_lines, epoch_text, results_line, worker_lines
+from tests.scenarios.rendering import answer_lines, epoch_text, plan_lines, results_line, worker_lines
 from tests.simulation import leading, plane
 from tests.simulation.plane import LASTING, WINDOW, Luck, Plane, Told
 from tests.simulation.plane_batch import run_batch
@@ -18,12 +19,12 @@ LUCK = {name: Luck(**{name: True}) for name in Luck._fields}
 
 
 class Cluster:
-    def __init__(self, owners: tuple[int, ...], workers: int) -> None:
+    def __init__(self, owners: tuple[int, ...], workers: int, plan: str = "") -> None:
         self.workers = workers
         self.bound = first_epoch("q", "life", owners)
         self.before = 0
         """Number of the epoch of the batch before."""
-        self.plane: Plane = plane.start(owners, workers)
+        self.plane: Plane = plane.start(owners, workers, plan)
         self.batch = 0
         self.lasting = ""
         self.committed = CommittedBatch(batch=0, bound=self.bound, at_ms=0, reports=self._reports(frozenset(), ""))
@@ -61,6 +62,9 @@ class Cluster:
             problem = "the store is full" if luck.full else ""
             reports = self._reports(plane.reported(before, after, self.bound), problem)
             reports = {worker: report for worker, report in reports.items() if worker not in muted}
+            for line in plan_lines(before, self.bound, muted):
+                yield f"  {line}"
+            after = after._replace(followers=plane.followed(before, self.bound))
             for line in answer_lines(reports):
                 yield f"  {line}"
             yield f"  {results_line(before, after, rows)}"
@@ -97,10 +101,21 @@ class Cluster:
             luck = Luck(*map(operator.or_, luck, LUCK.get(name, Luck())))
         return luck
 
+    def stand(self, *, stands: bool) -> None:
+        """A stream is idle, and HybMig waits for it; or it goes on."""
+        followers = tuple(replace(each, stands=stands) for each in self.plane.followers)
+        self.plane = self.plane._replace(followers=followers)
+
     def _reports(self, told: frozenset[Told], problem: str) -> dict[int, WorkerReport]:
         return {
             worker: leading.report_of(
-                worker, self.batch, self.bound, sorted(told), store_problem=problem, at_ms=1_000 * self.batch
+                worker,
+                self.batch,
+                self.bound,
+                sorted(told),
+                store_problem=problem,
+                at_ms=1_000 * self.batch,
+                order=self.plane.followers[worker].report() if self.plane.followers else None,
             )
             for worker in range(self.workers)
         }

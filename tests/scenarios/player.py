@@ -5,6 +5,10 @@ Nothing happens by itself. A line says what happens next, and the trace says wha
     owners 0 0 1 1                         which worker has each group in the beginning; two workers if nothing is said
     ask m1 mslb 0 -> 1 groups 0,1          somebody asks for a move (or: share 0.5); its migration is called m1-1
     cancel m1-1                            somebody cancels
+    plans ((A B) C)                        workers have this plan in the beginning, and take plan orders
+    replan p1 0 ms ((A C) B)               somebody wants worker 0 to have that plan, by moving state (or: hybmig)
+    take back p1                           somebody cancels it
+    stream idle / stream flows             HybMig waits for a stream meanwhile
     batch [full|corrupt|differ|gone|unlistable|backwards] [mute 1] [without a task]
                                            a batch is bound, run and committed, then the manager takes a turn
     batches 3                              three of them
@@ -37,11 +41,12 @@ from dataclasses import dataclass, field, replace
 
 from balancing.happenings import CancelAsked, Happening
 from balancing.instructions import Instruction, PublishEpoch, Write
+from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import MoveRequest, RebalanceRequest
 from balancing.steering import Steering
 from balancing.turn import Part
 from tests.scenarios.cluster import Cluster
-from tests.scenarios.redis import Redis
+from tests.scenarios.redis import Asked, Redis
 from tests.scenarios.rendering import happening_text, instruction_lines
 from tests.simulation import leading
 from tests.simulation.leading import Look
@@ -117,6 +122,19 @@ class Player:
                 owned = tuple(map(int, owners))
                 self.cluster = Cluster(owned, max(2, *(owner + 1 for owner in owned)))
                 self._begin()
+            case ["plans", *plan]:
+                self.cluster = Cluster(self.cluster.bound.owners, self.cluster.workers, " ".join(plan))
+                self._begin()
+            case ["replan", name, worker, strategy, *plan]:
+                self.redis.requests.append(
+                    ReplanRequest(
+                        id=name, query="q", worker=int(worker), plan=" ".join(plan), strategy=strategy, by="ops"
+                    )
+                )
+            case ["take", "back", name]:
+                self.redis.requests.append(CancelReplan(id=f"back-{name}", query="q", replan=name, by="ops"))
+            case ["stream", ("idle" | "flows") as how]:
+                self.cluster.stand(stands=how == "idle")
             case ["minutes", minutes]:
                 self.later_ms += int(minutes) * 60_000
             case ["single", "waves"]:
@@ -214,7 +232,11 @@ class Player:
                 self._load(manager, look)
             elif manager.event != self.redis.event and look.batch is not None:
                 manager.event = self.redis.event
-                lost = leading.records_lost([*self.redis.migrations.values()], [*self.redis.rebalances.values()])
+                lost = leading.records_lost(
+                    [*self.redis.migrations.values()],
+                    [*self.redis.rebalances.values()],
+                    replans=[*self.redis.replans.values()],
+                )
                 self._handle(manager, replace(lost, now_ms=self._now_ms))
             for part in leading.turn_of(look):
                 if part == Part.REQUESTS:
@@ -231,14 +253,20 @@ class Player:
         manager.event = self.redis.event
         self._handle(manager, leading.led(manager.name, manager.fence, self._now_ms))
         records = ([*self.redis.migrations.values()], [*self.redis.rebalances.values()])
-        self._handle(manager, leading.loaded(look, *records, now_ms=self._now_ms))
+        replans = [*self.redis.replans.values()]
+        self._handle(manager, leading.loaded(look, *records, now_ms=self._now_ms, replans=replans))
         manager.loaded = True
 
     def _take_up(self, manager: Manager, look: Look) -> None:
         while self.redis.requests:
             self._handle(manager, self._request(manager, look, self.redis.requests[0]))
 
-    def _request(self, manager: Manager, look: Look, request: RebalanceRequest | str) -> Happening | None:
+    def _request(self, manager: Manager, look: Look, request: Asked) -> Happening | None:
+        if isinstance(request, ReplanRequest):
+            return leading.replan_asked(request, request.id, manager.steering, look, self.redis.replans, self._now_ms)
+        if isinstance(request, CancelReplan):
+            asked = leading.replan_cancel_asked("q", request.replan, request.id, self._now_ms)
+            return replace(asked, request=request)
         if isinstance(request, str):
             cancel: CancelAsked = leading.cancel_asked("q", request, request, self._now_ms)
             return replace(cancel, request=replace(cancel.request, by="ops"))

@@ -10,10 +10,15 @@ from typing import Final
 from balancing.committed import CommittedBatch
 from balancing.instructions import Write
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.requests import CancelReplan, ReplanRequest
 from balancing.requests import Rebalance, RebalanceRequest
 from trimtab.epochs import Epoch
 
 _EVENTS: Final = itertools.count(1)
+
+
+Asked = RebalanceRequest | ReplanRequest | CancelReplan | str
 
 
 @dataclass
@@ -23,8 +28,9 @@ class Redis:
     """The newest committed one, by the driver's heartbeat and the workers' reports."""
     migrations: dict[str, Migration] = field(default_factory=dict)
     rebalances: dict[str, Rebalance] = field(default_factory=dict)
-    requests: list[RebalanceRequest | str] = field(default_factory=list)
-    """Moves that are asked for, and names of migrations to cancel."""
+    replans: dict[str, Replan] = field(default_factory=dict)
+    requests: list[Asked] = field(default_factory=list)
+    """Moves and plans that are asked for, and what is to be cancelled: migrations by their names."""
     holder: str = ""
     fence: int = 0
     event: int = 0
@@ -37,6 +43,7 @@ class Redis:
         self.event = next(_EVENTS)
         self.migrations |= {each.id: each for each in write.migrations}
         self.rebalances |= {each.id: each for each in write.rebalances}
+        self.replans |= {each.id: each for each in write.replans}
         if write.request is not None:
             self.requests = [each for each in self.requests if _text(each) != write.request]
 
@@ -48,7 +55,12 @@ class Redis:
 
     def _remember(self) -> None:
         earlier = replace(
-            self, migrations={**self.migrations}, rebalances={**self.rebalances}, requests=[*self.requests], earlier=[]
+            self,
+            migrations={**self.migrations},
+            rebalances={**self.rebalances},
+            replans={**self.replans},
+            requests=[*self.requests],
+            earlier=[],
         )
         self.earlier.append(earlier)
 
@@ -58,10 +70,11 @@ class Redis:
     def lines(self) -> Iterator[str]:
         """What is there."""
         records = [f"{each.id} {each.outcome or each.state}" for each in self.migrations.values()]
+        records += [f"{each.id} {each.state}" for each in self.replans.values()]
         newest = "no epoch" if self.newest is None else f"epoch {self.newest.number}"
         batch = "no batch" if self.batch is None else f"batch {self.batch.batch}"
         yield "Redis has " + ", ".join([newest, batch, *records])
 
 
-def _text(request: RebalanceRequest | str) -> str:
+def _text(request: Asked) -> str:
     return request if isinstance(request, str) else request.id

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from balancing.happenings import BatchCommitted, CancelAsked, Happening, MovesAsked
+from balancing.happenings import (
+    BatchCommitted,
+    CancelAsked,
+    Happening,
+    MovesAsked,
+    ReplanAsked,
+    ReplanCancelAsked,
+)
 from balancing.instructions import Hold, Instruction, PublishEpoch, Write
 from tests.simulation.plane import Plane, Told, levels
 from trimtab.epochs import Epoch
@@ -16,6 +23,7 @@ def epoch_text(epoch: Epoch) -> str:
     parts = ["owners " + " ".join(map(str, epoch.owners))]
     parts += [f"asks worker {each.worker} for {each.migration}" for each in epoch.questions]
     parts += [_move_text(move) for move in epoch.moves]
+    parts += [f"{each.id} worker {each.worker} {each.plan} by {each.strategy}" for each in epoch.plans]
     return f"epoch {epoch.number}: " + "; ".join(parts)
 
 
@@ -33,6 +41,10 @@ def happening_text(happening: Happening) -> str:
         return f"{name} {happening.request.id}"
     if isinstance(happening, CancelAsked):
         return f"{name} {happening.request.migration}"
+    if isinstance(happening, ReplanAsked):
+        return f"{name} {happening.request.id}"
+    if isinstance(happening, ReplanCancelAsked):
+        return f"{name} {happening.request.replan}"
     return name
 
 
@@ -42,6 +54,7 @@ def instruction_lines(instruction: Instruction) -> Iterator[str]:
     elif isinstance(instruction, Write):
         records = [f"{each.id} {each.outcome or each.state}" for each in instruction.migrations]
         records += [f"rebalance {each.id} {each.state}" for each in instruction.rebalances]
+        records += [f"{each.id} {each.state}" for each in instruction.replans]
         # A record without a word is an audit's: a move that is to be followed. Nothing at all answers a duplicate.
         silent = "" if instruction.events else "audit" if records else "nothing"
         yield f"write {instruction.point or silent}".strip() + (": " + ", ".join(records) if records else "")
@@ -59,6 +72,16 @@ def worker_lines(before: Plane, after: Plane, epoch: Epoch, muted: frozenset[int
         verb = "reports nothing" if said.worker in muted else f"reports {_state(said)}"
         change = f", and gets to {_state(now)}" if (now.state, now.problem) != (said.state, said.problem) else ""
         yield f"worker {said.worker}, {said.side} of {said.move}: {verb}{change}"
+
+
+def plan_lines(before: Plane, epoch: Epoch, muted: frozenset[int]) -> Iterator[str]:
+    """What each worker that has a plan order says of it."""
+    for worker, follower in enumerate(before.followers):
+        if epoch.order(worker) is not None:
+            said = follower.report()
+            waits = f", waits for stream {said.waits_for}" if said.waits_for else ""
+            verb = f"reports {said.plan} {said.state}{waits}" if worker not in muted else "reports nothing"
+            yield f"worker {worker}, {follower.order or 'no order'}: {verb}"
 
 
 def _state(told: Told) -> str:
