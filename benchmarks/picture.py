@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -51,9 +52,12 @@ def draw(outcomes: Sequence[DrawnOutcome], path: Path) -> None:
             for place, height, each in zip(places, heights, outcomes, strict=True):
                 axes.annotate(f"{each.ratio(engine):.1f}x", (place, height), ha="center", va="bottom", fontsize=8)
     axes.set_yscale("log")
+    shortest = min((ms for each in outcomes for ms in (each.trimtab_ms, *each.native_ms.values())), default=1.0)
+    # From a power of ten: an axis that begins at the shortest bar would hide it.
+    axes.set_ylim(bottom=10 ** math.floor(math.log10(shortest / 2)))
     axes.set_ylabel("milliseconds a batch (log)")
     axes.set_xticks(list(range(len(outcomes))), [each.name.replace(" ", "\n", 1) for each in outcomes])
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.02), ncols=2)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

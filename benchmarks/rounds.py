@@ -69,6 +69,8 @@ class Entrant:
     """A query, its checkpoint, and the files that it has been given so far."""
 
     def __init__(self, name: str, build: Build, source: Path, workload: JoinWorkload, home: Path) -> None:
+        if source == home / "in":
+            raise ValueError(f"{name}: {source} is where its files are put one by one; write them elsewhere")
         self.name = name
         self.measured = Measured()
         self.digests: dict[int, tuple[int, ...]] = {}

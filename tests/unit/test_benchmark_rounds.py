@@ -54,6 +54,12 @@ def test_results_differ_where_a_batch_that_both_have_does() -> None:
     assert differences([ours, entrant("same", dict(ours.digests))]) == []
 
 
+def test_files_are_not_fed_from_where_they_go(tmp_path: Path) -> None:
+    workload = JoinWorkload("AB", 10, 3)
+    with pytest.raises(ValueError, match="write them elsewhere"):
+        Entrant("x", entrant, tmp_path / "in", workload, tmp_path)  # type: ignore[arg-type]
+
+
 def test_a_round_counts_by_its_median_and_a_query_by_its_middle_round() -> None:
     rounds = [[Batch(n, ms, {}, ()) for n, ms in enumerate(times)] for times in ((1, 2, 90), (5, 5, 5), (3, 3, 3))]
     measured = Measured(rounds, [10.0, 30.0, 20.0])
