@@ -57,6 +57,7 @@ class Planned(World):
 
     def follow(self, worker: int = 1, **changes: Any) -> None:
         """Change what a worker's record says."""
+        self.plane.plays_orders = True
         self.plane.followers[worker] = replace(self.plane.followers[worker], **changes)
 
     def plan(self, worker: int = 1) -> str:
