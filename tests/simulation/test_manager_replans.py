@@ -179,6 +179,7 @@ def test_beside_a_move(server: EmbeddedRedis, raw: redis.Redis, strategy: str) -
 def test_a_manager_dies_at_each_step(server: EmbeddedRedis, raw: redis.Redis, point: str, when: str) -> None:
     async def scenario() -> None:
         async with Planned(server) as world:
+            world.plane.plays_orders = True
             killer = Killer(f"{when}:{point}")
             world.manager("first", killer)
             await world.replan()
