@@ -88,7 +88,7 @@ def test_any_field_with_a_huge_number(client: httpx.Client) -> None:
             for field in schema["properties"] if schema else ():
                 for value in [*HUGE, [HUGE[0]], f"{HUGE[0]}", f"{HUGE[0]}ms", f"{HUGE[0]}%"]:
                     content = json.dumps({**schema["examples"][-1], field: value})
-                    target = path.format(query="orders", rebalance="r-1", migration="m-1")
+                    target = path.format(query="orders", rebalance="r-1", migration="m-1", replan="p-1")
                     _check(client.request(method.upper(), target, content=content, headers=HEADERS))
 
 
