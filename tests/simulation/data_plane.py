@@ -117,8 +117,9 @@ class DataPlane:
         self.one_in = 1
         """Each key is said to stand for so many: with one, what a step costs is all that a plan costs."""
         self.followers = [Follower(plan=self.plan) for _ in range(workers)]
-        """What each worker's record says of its plan order, where it `stands`: production workers have settled at once,
-        with states as small as these."""
+        """What each worker's record would say of its plan order."""
+        self.plays_orders = False
+        """Reports say that, not what the workers themselves say: a change takes as long as a test wants."""
         self.silent: set[int] = set()
         """Workers whose reports get lost."""
         self.watermark_stalls = False
@@ -308,8 +309,7 @@ class DataPlane:
             cpu_ns=int(outcome.load.rows.sum()) * CPU_NS_PER_ROW,
         )
         report = worker_report(attempt, batch, outcome, counts, emitted=sum(piece.num_rows for piece in outcome.pieces))
-        follower = self.followers[batch.worker]
-        order = follower.report() if follower.stands else report.order
+        order = self.followers[batch.worker].report() if self.plays_orders else report.order
         sizes = [ROW_BYTES * rows for rows in report.group_state_rows]
         keys = report.keys or self._key_sample(batch)
         return replace(report, phase_ns={}, group_bytes=sizes, order=order, keys=keys)

@@ -57,6 +57,7 @@ class Planned(World):
 
     def follow(self, worker: int = 1, **changes: Any) -> None:
         """Change what a worker's record says."""
+        self.plane.plays_orders = True
         self.plane.followers[worker] = replace(self.plane.followers[worker], **changes)
 
     def plan(self, worker: int = 1) -> str:
@@ -178,6 +179,7 @@ def test_beside_a_move(server: EmbeddedRedis, raw: redis.Redis, strategy: str) -
 def test_a_manager_dies_at_each_step(server: EmbeddedRedis, raw: redis.Redis, point: str, when: str) -> None:
     async def scenario() -> None:
         async with Planned(server) as world:
+            world.plane.plays_orders = True
             killer = Killer(f"{when}:{point}")
             world.manager("first", killer)
             await world.replan()

@@ -95,7 +95,7 @@ def test_to_what_the_optimiser_would_choose(served: Served, plane: DataPlane) ->
 
 def test_cancelled_on_the_way(served: Served, plane: DataPlane) -> None:
     client = served.client("operate")
-    plane.followers[2] = replace(plane.followers[2], stands=True)
+    plane.plays_orders, plane.followers[2] = True, replace(plane.followers[2], stands=True)
     answer = client.post(f"{BASE}/replans", json={"worker": 2, "plan": "((A C) B)", "strategy": "hybmig"})
     location = answer.headers["Location"]
     until(lambda: client.get(location).json()["state"] == "migrating", plane)

@@ -38,7 +38,6 @@ def served(plane: DataPlane) -> Iterator[Served]:
         query = RunningQuery(plane)
         yield running
         query.stop()
-        assert plane.verdict() == (0, 0)
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_a_replan_with_its_steps_and_back(run: Type) -> None:
 
 
 def test_cancel(run: Type, plane: DataPlane) -> None:
-    plane.followers[2] = replace(plane.followers[2], stands=True)
+    plane.plays_orders, plane.followers[2] = True, replace(plane.followers[2], stands=True)
     code, out, _ = run("replan --query orders --worker 2 --no-wait --strategy hybmig --plan", "((A C) B)")
     name = out.strip()
     assert code == 0 and name.startswith("p-")
