@@ -6,7 +6,8 @@ stay whole until then, so an order can be taken back at any time, and groups can
 
 **What a growing state lacks** is said by entries (`worker.lineage`): X lacks exactly the live combinations of its
 streams that satisfy an entry whose streams lie inside X. An entry is kept with the state whose streams it names, all
-of them; X is complete when no entry lies inside it.
+of them; X is complete when no entry lies inside it. All of this is said of one task: what grows below a shared state
+does not concern those above it, since that state is whole.
 
 - *Begin.* A state whose inputs are all complete begins empty, with one entry: all rows older than now. Under HybMig the
   states above begin empty, too, without an entry of their own; under moving state they begin when their inputs are

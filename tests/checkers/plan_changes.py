@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plans.tree import Join, Leaf, Node
+from plans.tree import Join, Leaf, Node, left_deep
 from tests.checkers.cluster import Cluster
 from trimtab.conditions import place, to_json
 from trimtab.plan_orders import PlanOrder, PlanStrategy
@@ -24,7 +24,21 @@ Refs = tuple[int, ...]
 
 def random_tree(luck: random.Random, names: Sequence[str]) -> Join:
     """Any tree: inputs in any order, joins of two and of more."""
-    nodes: list[Node] = [Leaf(name) for name in luck.sample(names, len(names))]
+    return _tree_of(luck, [Leaf(name) for name in luck.sample(names, len(names))])
+
+
+def deep_change(luck: random.Random, names: Sequence[str]) -> tuple[Join, Join]:
+    """Two plans with much to compute between them; or with a state in common, and something to do below and above."""
+    if luck.random() < 0.5:
+        return random_tree(luck, names), left_deep(luck.sample(names, len(names)))
+    shared = luck.sample(names, 3)
+    others = [Leaf(name) for name in names if name not in shared]
+    old, new = (left_deep(luck.sample(shared, 3)) for _ in range(2))
+    return _tree_of(luck, [old, *others]), _tree_of(luck, [new, *others])
+
+
+def _tree_of(luck: random.Random, nodes: Sequence[Node]) -> Join:
+    nodes = list(nodes)
     while len(nodes) > 1:
         count = min(len(nodes), luck.choice((2, 2, 2, 3, 4)))
         chosen = luck.sample(range(len(nodes)), count)

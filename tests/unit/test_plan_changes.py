@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from plans.tree import left_deep
 from tests.checkers.cluster import Cluster
 from tests.checkers.feed import WINDOW, Feed
 from tests.checkers.moving import go_on, open_some
@@ -24,6 +23,7 @@ from tests.checkers.plan_changes import (
     Orders,
     Rule,
     conditions_of,
+    deep_change,
     order,
     random_rules,
     random_tree,
@@ -114,11 +114,11 @@ def test_plans_that_change_at_random(scratch: Path, monkeypatch: pytest.MonkeyPa
 def test_one_change_to_a_deep_plan(scratch: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Long enough for several states above one another to be computed while rows come."""
     luck = random.Random(2000 + seed)
-    names = "ABCDE"[: luck.choice((4, 5))]
+    names = "ABCDE"[: luck.choice((4, 5, 5))]
     rules = random_rules(luck, names)
     small_pieces(monkeypatch, luck)
     monkeypatch.setattr(background, "PAIRS_MAX", 12)
-    plan, target = random_tree(luck, names), left_deep(luck.sample(names, len(names)))
+    plan, target = deep_change(luck, names)
     changing, steady = twins(scratch, names, (str(plan),), rules, stumbling_clock(luck))
     feed = Feed(seed, names, keys=2)
     for batch in range(14):
