@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.requests import CancelReplan, ReplanRequest, check_replan
 from balancing.requests import CancelRequest, Rebalance, RebalanceRequest, check
 from balancing.settings import parse_settings
 from manager.requests import enqueue, situation
@@ -61,7 +63,19 @@ class EmbeddedManager:
 
         self.call(ask)
 
-    def cancel(self, request: CancelRequest) -> None:
+    def replan(self, request: ReplanRequest) -> None:
+        """The same for another plan of a worker."""
+
+        async def ask(store: ManagerStore) -> None:
+            check_replan(request, await situation(store, request.query, self._settings.heartbeat_max_ms))
+            await enqueue(store.client, request)
+
+        self.call(ask)
+
+    def replanned(self, query: str, replan: str) -> Replan | None:
+        return self.call(lambda store: store.replan(query, replan))
+
+    def cancel(self, request: CancelRequest | CancelReplan) -> None:
         self.call(lambda store: enqueue(store.client, request))
 
     def outcome(self, query: str, rebalance: str) -> Rebalance | None:

@@ -13,6 +13,8 @@ import psutil
 import pyarrow as pa
 
 from balancing.protocols.migration import Migration
+from balancing.replans.replan import Replan
+from balancing.replans.requests import ReplanRequest
 from balancing.requests import MoveRequest, Rebalance, RebalanceRequest
 from manager.embedded import EmbeddedManager
 from manager.settings import ManagerSettings
@@ -172,6 +174,32 @@ class Steered:
         owners = self.bound().owners
         assert all(owners[group] == receiver for (_, _, receiver), each in groups.items() for group in each)
         return records
+
+    def ask_plan(self, manager: EmbeddedManager, worker: int, plan: str, strategy: str, budget_ms: int = 100) -> str:
+        """Ask for another plan of a worker; returns the replan's id."""
+        name = f"p-{secrets.token_hex(4)}"
+        manager.replan(
+            ReplanRequest(
+                id=name,
+                query=self.name,
+                worker=worker,
+                plan=plan,
+                strategy=strategy,
+                budget_ms=budget_ms,
+                at_ms=now_ms(),
+            )
+        )
+        return name
+
+    def end_of_replan(self, manager: EmbeddedManager, replan: str) -> Replan:
+        """Rows arrive until the worker has the plan, or has its old one back."""
+
+        def look() -> Replan | None:
+            record = manager.replanned(self.name, replan)
+            return record if record is not None and record.done else None
+
+        record: Replan = self.until(look, f"the end of {replan}")
+        return record
 
     def check_audits(self, manager: EmbeddedManager, rebalance: str) -> list[Migration]:
         """The migrations' audits: nothing was lost or doubled, and some batches were checked."""
