@@ -25,6 +25,7 @@ class Ledger:
         self.excused: list[str] = []
         """What went wrong by itself and was to be expected from a fault of that moment."""
         self.migrations: dict[str, Json] = {}
+        self.replans: dict[str, Json] = {}
 
     def fault(self, kind: str) -> None:
         with self._lock:
@@ -53,6 +54,22 @@ class Ledger:
                 known = self.migrations.get(view["id"])
                 if known is None or not known["outcome"] or view["outcome"]:
                     self.migrations[view["id"]] = view
+
+    def see_replans(self, replans: Iterable[Json]) -> None:
+        """The same for changes of plans."""
+        with self._lock:
+            for view in replans:
+                known = self.replans.get(view["id"])
+                if known is None or known["open"] or not view["open"]:
+                    self.replans[view["id"]] = view
+
+    def replan_outcomes(self) -> Counter[tuple[str, str]]:
+        """(strategy, outcome) -> changes of plans."""
+        with self._lock:
+            return Counter(
+                (str(view["strategy"]), "forgotten by Redis while open" if view["open"] else str(view["state"]))
+                for view in self.replans.values()
+            )
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """(strategy, outcome) -> migrations. One that Redis forgot while it was open has no outcome to tell."""

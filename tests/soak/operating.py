@@ -1,4 +1,4 @@
-"""An operator who is never content: random moves by both protocols, cancels, drains, fills, pins, auto on and off.
+"""An operator who is never content: moves by both protocols, other plans, cancels, drains, fills, pins, auto on or off.
 
 The seed decides what is asked for as far as it can: what may be asked depends on who owns what at the moment.
 """
@@ -16,6 +16,7 @@ from tests.soak.rest import Answer, Away, Rest
 
 PAUSE_S: Final = (0.2, 2.5)
 LOOK_EVERY_S: Final = 1.0
+PLANS: Final = ("((A B) C)", "((A C) B)", "((B C) A)", "(A B C)")
 QUICK: Final = {"cool_down_s": 3.0, "min_batches": 2, "start_ratio": 1.1, "stop_ratio": 1.05, "min_gain": 0.01}
 """Automatic balancing that acts within seconds."""
 WEIGHTS: Final = {
@@ -26,6 +27,9 @@ WEIGHTS: Final = {
     "drain": 2,
     "fill": 2,
     "cancel": 5,
+    "replan": 6,
+    "best-plan": 2,
+    "cancel-replan": 2,
     "auto-on": 2,
     "auto-off": 2,
     "pin": 1,
@@ -43,6 +47,7 @@ class Operator(threading.Thread):
         self._ended = threading.Event()
         self._looked_at = 0.0
         self._open: list[str] = []
+        self._open_replans: list[str] = []
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -66,7 +71,7 @@ class Operator(threading.Thread):
     def calm(self) -> bool:
         """Nothing is to be begun any more; False where nobody takes the order now."""
         try:
-            orders = [self._rest.ask("PUT", "/auto", {"enabled": False})]
+            orders = [self._rest.ask("PUT", "/auto", {"enabled": False, "plans": False})]
             orders.append(self._rest.ask("PUT", "/rules", {"pinned": [], "excluded": []}))
         except Away:
             return False
@@ -81,6 +86,10 @@ class Operator(threading.Thread):
             return None
         self._looked_at = time.monotonic()
         migrations: list[Json] = answer.body["migrations"]
+        replans = self._rest.get("/replans", limit=limit)
+        if replans.good:
+            self._ledger.see_replans(replans.body["replans"])
+            self._open_replans = [str(view["id"]) for view in replans.body["replans"] if view["open"]]
         self._ledger.see(migrations)
         still_open = [view for view in migrations if not view["outcome"]]
         self._open = [str(view["id"]) for view in still_open]
@@ -91,6 +100,13 @@ class Operator(threading.Thread):
         if not answer.good:
             return None
         return [f"rebalance {each['id']} {each['state']}" for each in answer.body["rebalances"] if each["open"]]
+
+    def open_replans(self) -> list[str] | None:
+        answer = self._rest.get("/replans", limit=1000)
+        if not answer.good:
+            return None
+        self._ledger.see_replans(answer.body["replans"])
+        return [f"replan {each['id']} {each['state']}" for each in answer.body["replans"] if each["open"]]
 
     def _act(self) -> None:
         (what,) = self._rng.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))
@@ -148,11 +164,29 @@ class Operator(threading.Thread):
         name = self._rng.choice(self._open)
         return self._rest.ask("POST", f"/migrations/{name}/cancel", {"reason": "soak"})
 
+    def _replan(self) -> Answer:
+        body = {
+            "worker": self._rng.randrange(WORKERS),
+            "plan": self._rng.choice(PLANS),
+            "strategy": self._rng.choice(["ms", "hybmig", "auto"]),
+            "budget": self._rng.choice(["1ms", "20ms", "200ms"]),
+        }
+        return self._rest.ask("POST", "/replans", {**body, "reason": "soak"})
+
+    def _best_plan(self) -> Answer:
+        return self._rest.ask("POST", "/replans", {"worker": self._rng.randrange(WORKERS), "reason": "soak"})
+
+    def _cancel_replan(self) -> Answer | None:
+        if not self._open_replans:
+            return None
+        name = self._rng.choice(self._open_replans)
+        return self._rest.ask("POST", f"/replans/{name}/cancel", {"reason": "soak"})
+
     def _auto_on(self) -> Answer:
-        return self._rest.ask("PUT", "/auto", {"enabled": True, **QUICK})
+        return self._rest.ask("PUT", "/auto", {"enabled": True, "plans": self._rng.random() < 0.5, **QUICK})
 
     def _auto_off(self) -> Answer:
-        return self._rest.ask("PUT", "/auto", {"enabled": False})
+        return self._rest.ask("PUT", "/auto", {"enabled": False, "plans": False})
 
     def _pin(self) -> Answer:
         pinned = sorted(self._rng.sample(range(PARTITIONS), 3))

@@ -171,14 +171,15 @@ class Soak:
         found = [f"move in the bound epoch: {each}" for each in self._progress.open_moves()]
         try:
             migrations, rebalances = self._operator.look(limit=1000), self._operator.open_rebalances()
+            replans = self._operator.open_replans()
         except Away:
             return [*found, "no manager answers"]
-        if migrations is None or rebalances is None:
+        if migrations is None or rebalances is None or replans is None:
             return [*found, "no manager knows the query"]
         for each in migrations:
             story = "; ".join(str(entry.get("message", entry)) for entry in each["story"][-4:])
             found.append(f"{each['id']} ({each['strategy']}, {each['state']}, {each['problem']}): ... {story}")
-        return found + rebalances
+        return found + rebalances + replans
 
     def _finish(self) -> bool:
         """Whether all input was joined and the query ended in order."""

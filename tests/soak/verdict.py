@@ -62,6 +62,8 @@ def _gaps(judged: JoinVerdict, ledger: Ledger) -> list[str]:
     gaps = [] if judged.expected >= RESULTS_MIN else [f"only {judged.expected} results"]
     outcomes = ledger.outcomes()
     gaps += [f"no {each} move was committed" for each in PROTOCOLS if not outcomes[each, "committed"]]
+    if not any(outcome == "committed" for _, outcome in ledger.replan_outcomes()):
+        gaps.append("no change of plans was committed")
     if not ledger.audits()[0]["clean"]:
         gaps.append("no audit was clean")
     return gaps
@@ -79,10 +81,13 @@ def report(ending: Ending, ledger: Ledger) -> list[str]:
         lines.append(f"faults that found no victim or no time: {_counted(ledger.missed)}")
     lines.append(f"moves ({outcomes.total()}):")
     lines += [f"  {strategy:<5} {outcome:<30} {count:>5}" for (strategy, outcome), count in sorted(outcomes.items())]
+    replans = ledger.replan_outcomes()
+    lines.append(f"changes of plans ({replans.total()}):")
+    lines += [f"  {strategy:<6} {outcome:<29} {count:>5}" for (strategy, outcome), count in sorted(replans.items())]
     lines.append(f"requests ({ledger.asked.total()}):")
     for what in sorted({what for what, _ in ledger.asked}):
         answers = {answer: count for (each, answer), count in ledger.asked.items() if each == what}
-        lines.append(f"  {what:<9} {_counted(answers)}")
+        lines.append(f"  {what:<13} {_counted(answers)}")
     lines.append(f"audits: {_counted(audits)}")
     lines.append(f"expected failures ({len(ledger.excused)}):")
     lines += [f"  {each}" for each in ledger.excused]

@@ -138,9 +138,10 @@ def view(name: str, outcome: str | None, **audit: Any) -> dict[str, Any]:
 
 
 def busy_ledger() -> Ledger:
-    """Of a soak in which both protocols moved something."""
+    """Of a soak in which both protocols moved something, and a plan was changed."""
     ledger = Ledger()
     ledger.see([view("m", "committed"), view("p", "committed")])
+    ledger.see_replans([{"id": "r", "strategy": "hybmig", "state": "committed", "open": False}])
     return ledger
 
 
@@ -150,6 +151,15 @@ def test_the_ledger_remembers_what_redis_forgets() -> None:
     ledger.see([view("a", "committed")])
     ledger.see([view("a", None)])
     assert ledger.outcomes() == {("mslb", "committed"): 1, ("mslb", "forgotten by Redis while open"): 1}
+
+
+def test_the_ledger_remembers_changes_of_plans_too() -> None:
+    ledger = Ledger()
+    asked = {"strategy": "ms", "state": "migrating", "open": True}
+    ledger.see_replans([{"id": "a", **asked}, {"id": "b", **asked}])
+    ledger.see_replans([{"id": "a", "strategy": "ms", "state": "committed", "open": False}])
+    ledger.see_replans([{"id": "a", **asked}])
+    assert ledger.replan_outcomes() == {("ms", "committed"): 1, ("ms", "forgotten by Redis while open"): 1}
 
 
 def ending(**changes: Any) -> Ending:
@@ -192,6 +202,7 @@ def test_a_soak_in_which_nothing_moved_is_not_well() -> None:
     assert [each.partition(": ")[2] for each in complaints(ending(), ledger)] == [
         "no mslb move was committed",
         "no ptlb move was committed",
+        "no change of plans was committed",
         "no audit was clean",
     ]
 
