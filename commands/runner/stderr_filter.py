@@ -1,7 +1,9 @@
 """Removes known chatter from what our JVM writes to stderr; everything else passes.
 
-Neither log4j nor any setting affects these lines: Java itself and PySpark's driver-side Python worker print them. A JVM
-inherits file descriptor 2 when it starts, so a pipe replaces that descriptor for this moment.
+Neither log4j nor any setting affects these lines: Java itself and PySpark's processes beside the driver print them.
+Among them are stacks at the end. A process that waits for work answers a JVM that has gone; over a Unix socket it is
+told so, and PySpark's daemon prints that, if it is not killed in the middle. A JVM inherits file descriptor 2 when
+it starts, so a pipe replaces that descriptor for this moment.
 """
 
 from __future__ import annotations
@@ -21,18 +23,44 @@ CHATTER: Final = re.compile(
 )
 
 
+_STACK: Final = b"Traceback (most recent call last):"
+_FRAME: Final = re.compile(rb'  File ".*/pyspark/daemon\.py", ')
+_END: Final = b"BrokenPipeError: [Errno 32] Broken pipe"
+
+
 class LineFilter:
-    """Drops lines of chatter, and the empty lines that follow them."""
+    """Drops lines of chatter and the empty lines that follow them, and stacks of a daemon whose JVM has gone."""
 
     def __init__(self) -> None:
         self._dropped = False
+        self._stack: list[bytes] = []
+        """Lines of a stack whose end has not come yet."""
+        self._ends = 0
+        """Last lines that are still to come of stacks that were mixed with one that has been dropped."""
 
-    def passes(self, line: bytes) -> bool:
-        if CHATTER.match(line) or (self._dropped and not line.strip()):
-            self._dropped = True
-            return False
-        self._dropped = False
-        return True
+    def passes(self, line: bytes) -> list[bytes]:
+        """What is to be written now that this line has come."""
+        if line.startswith(_STACK) or (self._stack and line.startswith(b"  ")):
+            self._stack.append(line)
+            return []
+        if line.startswith(_END) and self._is_quiet():
+            self._ends = sum(each.startswith(_STACK) for each in self._stack) - 1
+            self._stack = []
+            return []
+        if line.startswith(_END) and self._ends:
+            self._ends -= 1
+            return []
+        stack, self._stack = self._stack, []
+        self._dropped = bool(CHATTER.match(line)) or (self._dropped and not line.strip())
+        return stack if self._dropped else [*stack, line]
+
+    def rest(self) -> list[bytes]:
+        """What is to be written after the last line: a stack that broke off, unless it is the daemon's."""
+        return [] if self._is_quiet() else self._stack
+
+    def _is_quiet(self) -> bool:
+        frames = [line for line in self._stack if line.startswith(b"  File ")]
+        return bool(self._stack) and all(_FRAME.match(line) for line in frames)
 
 
 @contextlib.contextmanager
@@ -61,7 +89,12 @@ def _pump(source: int, target: int) -> None:
     line_filter = LineFilter()
     with os.fdopen(source, "rb") as lines:
         for line in lines:
-            if line_filter.passes(line):
-                with contextlib.suppress(OSError):
-                    os.write(target, line)
+            _write(target, line_filter.passes(line))
+    _write(target, line_filter.rest())
     os.close(target)
+
+
+def _write(target: int, lines: list[bytes]) -> None:
+    for line in lines:
+        with contextlib.suppress(OSError):
+            os.write(target, line)

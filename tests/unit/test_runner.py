@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -259,8 +261,45 @@ def test_chatter_is_dropped_and_all_else_passes() -> None:
         b"03:45:16 ERROR Worker: Failed\n",
         b"\n",
     ]
-    wanted = LineFilter()
-    assert [line for line in lines if wanted.passes(line)] == lines[3:]
+    assert filtered(lines) == lines[3:]
+
+
+def filtered(lines: Sequence[bytes]) -> list[bytes]:
+    """What a filter writes of these lines, and when they have ended."""
+    line_filter = LineFilter()
+    return [*itertools.chain.from_iterable(map(line_filter.passes, lines)), *line_filter.rest()]
+
+
+STACK = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n',
+    b'  File "/x/pyspark.zip/pyspark/daemon.py", line 95, in worker\n',
+    b"BrokenPipeError: [Errno 32] Broken pipe\n",
+]
+"""Seen at the end of `trimtab run`, over Unix sockets."""
+
+
+@pytest.mark.parametrize("length", range(1, len(STACK) + 1))
+def test_a_daemon_whose_jvm_has_gone_says_nothing(length: int) -> None:
+    """Whole, broken off anywhere by a signal, or mixed with that of another process."""
+    assert filtered([b"before\n", *STACK[:length]]) == [b"before\n"]
+    mixed = [STACK[0], *STACK[:3], STACK[2], STACK[3], STACK[3]]
+    assert filtered([*mixed, b"after\n"]) == [b"after\n"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*STACK[:3], b"ValueError: no\n"],
+        [*STACK[:2], b'  File "/x/worker/batch.py", line 1, in run\n', STACK[3]],
+        [*STACK[:2], b'  File "/x/worker/batch.py", line 1, in run\n'],
+        [STACK[3]],
+        [STACK[0], b"Streaming is what somebody said\n"],
+    ],
+)
+def test_other_stacks_pass_whole(lines: list[bytes]) -> None:
+    assert filtered([*lines, b"after\n"]) == [*lines, b"after\n"]
+    assert filtered(lines) == lines
 
 
 def test_filtered_stderr_of_a_child(tmp_path: Path) -> None:
