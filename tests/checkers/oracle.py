@@ -54,11 +54,14 @@ def recorded(checkpoint: Path) -> Recorded:
     batch_of: dict[str, int] = {}
     for source in (checkpoint / "sources").iterdir():
         for name, log_offset in _files_of(source).items():
-            batch_of[name] = min(
+            # A file is in the source's log a moment before the batch that reads it is in the offset log.
+            batches = [
                 batch
                 for batch, ends in positions.items()
                 if (end := ends[int(source.name)]) is not None and end >= log_offset
-            )
+            ]
+            if batches:
+                batch_of[name] = min(batches)
     return Recorded(watermarks, batch_of)
 
 

@@ -92,7 +92,14 @@ class WatchedRun:
         """Some groups, until it is committed."""
         groups = self.workers()[sender]["groups"][:2]
         body = {"from": sender, "to": receiver, "groups": groups, "strategy": strategy, "reason": "to be watched"}
-        answer = self.client.post(f"{BASE}/rebalances", json=body)
+        self._done("rebalances", body)
+
+    def replan(self, strategy: str, worker: int, plan: str) -> None:
+        """Another plan for a worker, until it has it."""
+        self._done("replans", {"worker": worker, "plan": plan, "strategy": strategy, "reason": "to be watched"})
+
+    def _done(self, what: str, body: dict[str, Any]) -> None:
+        answer = self.client.post(f"{BASE}/{what}", json=body)
         assert answer.status_code == 202, answer.text
         where = answer.headers["Location"]
 
@@ -101,7 +108,7 @@ class WatchedRun:
             record: dict[str, Any] = self.client.get(where).json()
             return None if record["open"] else record
 
-        record = poll(ended, f"the end of a rebalance by {strategy}", DEADLINE_S)
+        record = poll(ended, f"the end of {body}", DEADLINE_S)
         assert record is not None and record["state"] == "committed", record
 
     def check(self) -> None:
@@ -138,7 +145,7 @@ def started(spark: SparkSession, redis_url: str, checkpoint: Path) -> StreamingQ
 
 @pytest.fixture(scope="module")
 def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRun]:
-    """A query that has been rebalanced by both protocols, and measured afterwards; it is still running."""
+    """A query that has had a plan changed and been rebalanced by both protocols, and measured; it is still running."""
     with ExitStack() as stack:
         redis = stack.enter_context(EmbeddedRedis())
         query = started(spark, redis.url, tmp_path_factory.mktemp("checkpoint"))
@@ -157,6 +164,7 @@ def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             return answer.status_code == 200 and all(each["up"] for each in answer.json()["workers"])
 
         poll(measured, "reports of all workers", DEADLINE_S)
+        watched.replan("hybmig", 1, "((B C) A)")
         watched.move("mslb", 0, 1)
         watched.move("ptlb", 2, 3)
 
@@ -216,6 +224,7 @@ def test_the_numbers_are_those_of_the_run(run: WatchedRun) -> None:
 
     assert total('trimtab_migrations_total{outcome="committed"}') == 2
     assert total('trimtab_rebalances_total{by="operator",state="committed"}') == 2
+    assert total('trimtab_replans_total{strategy="hybmig",outcome="committed"}') == 1
     assert total("trimtab_audit_problems_total") == 0
     assert total('trimtab_migration_bytes_total{side="packed"}') > 0
     assert total("trimtab_migration_duplicated_rows_total") > 0

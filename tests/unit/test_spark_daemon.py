@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,18 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """As Spark's PythonWorkerFactory starts it."""
+def daemon() -> Iterator[subprocess.Popen[bytes]]:
+    """As Spark's PythonWorkerFactory starts it. The path of a socket must be short: pytest's directories are not."""
+    with tempfile.TemporaryDirectory() as sockets:
+        yield from _started(sockets)
+
+
+def _started(sockets: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
